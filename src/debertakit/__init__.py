@@ -1,0 +1,39 @@
+"""debertakit: DeBERTa, exact, fast and complete.
+
+Names load on first use, so that ``import debertakit`` and ``deberta --help`` stay quick.
+"""
+
+from importlib import import_module
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "debertakit.config": ("DebertaConfig", "preset"),
+    "debertakit.model": ("DebertaModel",),
+    "debertakit.heads": (
+        "DebertaForMaskedLM",
+        "DebertaForMultipleChoice",
+        "DebertaForQuestionAnswering",
+        "DebertaForReplacedTokenDetection",
+        "DebertaForSequenceClassification",
+        "DebertaForTokenClassification",
+    ),
+    "debertakit.acceleration": ("accelerate", "undo"),
+    "debertakit.attention": ("Layout", "use_backend"),
+    "debertakit.inference.fill": ("fill_mask",),
+    "debertakit.text.tokenizers": ("load_tokenizer", "train_tokenizer"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = ["__version__", *sorted(_HOME_OF)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'debertakit' has no attribute {name!r}")
+    return getattr(import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return list(__all__)

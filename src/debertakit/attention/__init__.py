@@ -1,0 +1,57 @@
+"""The one attention function of the package and the choice of what computes it.
+
+``reference`` is the readable truth and can hand out probabilities; ``cpu`` is the fused kernel; ``flex`` is torch's
+FlexAttention for CUDA. All take the same arguments and agree forward and backward (tests/attention).
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from debertakit.attention import reference
+from debertakit.attention.layout import Layout
+from debertakit.attention.positions import RelativePositions
+
+__all__ = ["BACKENDS", "Layout", "RelativePositions", "disentangled_attention", "use_backend"]
+
+BACKENDS = ("auto", "reference")
+_chosen: ContextVar[str] = ContextVar("debertakit_attention_backend", default="auto")
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Compute attention with this backend inside the ``with`` block: 'auto' or 'reference'."""
+    if name not in BACKENDS:
+        raise ValueError(f"unknown attention backend {name!r}; choose from {', '.join(BACKENDS)}")
+    token = _chosen.set(name)
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def disentangled_attention(
+    q: Tensor,  # [total queries, heads, d]
+    k: Tensor,  # [total keys, heads, d]
+    v: Tensor,  # [total keys, heads, d]
+    pos_k: Tensor | None,  # [rows, heads, d]: projected relative table for c2p
+    pos_q: Tensor | None,  # [rows, heads, d]: the same for p2c
+    layout: Layout,
+    relative: RelativePositions | None,
+    *,
+    scale: float,
+    p2p: bool = False,
+    dropout: float = 0.0,
+    keep_probs: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Mixed values [total queries, heads, d] and, when asked for, the probabilities [n, heads, max_q, max_k].
+
+    The equation stands at the top of ``reference.py``.
+    """
+    # Drawn from torch's own generator: manual_seed and gradient checkpointing reproduce it.
+    seed = torch.randint(2**31 - 1, (), device="cpu") if dropout > 0.0 else None
+    out, probs = reference.attend(q, k, v, pos_k, pos_q, layout, relative, scale, p2p, dropout, seed)
+    return out, probs if keep_probs else None

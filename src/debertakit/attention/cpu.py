@@ -1,0 +1,308 @@
+"""The fused CPU kernel behind torch operators: ``reference.attend`` without a length² tensor.
+
+``kernel.cpp`` knows nothing of torch: it takes one record of addresses, strides and sizes through ctypes. It is built
+when the package is installed; without a compiler the package still works and ``reason()`` says why this part does not.
+
+Two operators, ``debertakit::attention_forward`` and ``debertakit::attention_backward``, are what autograd,
+torch.compile and torch.export see. In plain inference they are left out: the dispatcher would cost more than a short
+sequence's attention.
+"""
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from debertakit.attention.layout import Layout
+from debertakit.attention.positions import RelativePositions
+
+__all__ = ["attend", "available", "reason", "supports"]
+
+# kernel.cpp: struct Problem. Twelve matrices (address, row stride, head stride), logsumexp and six index vectors,
+# seven sizes, scale and dropout, then drop_below, seed, threads and the address of GOMP_parallel.
+_CALL = struct.Struct("=36q 7q 7q 2d 4q")
+_ERRORS = {
+    1: (MemoryError, "out of memory in the attention kernel"),
+    2: (ValueError, "a distance reads a row that the position tables do not have"),
+    3: (ValueError, "the offsets of the layout do not fit the rows of q, k and v"),
+}
+_NO_MATRIX = (0, 0, 0)
+
+
+def available() -> bool:
+    """Whether the kernel was built and could be loaded."""
+    return _library()[0] is not None
+
+
+def reason() -> str:
+    """Why it is not ``available``, in one line; empty when it is."""
+    return _library()[1]
+
+
+def supports(q: Tensor, layout: Layout, p2p: bool = False) -> bool:
+    """Whether ``attend`` can take this call; the reference takes all others."""
+    return (
+        available()
+        and not p2p
+        and layout.k_valid is None
+        and q.device.type == "cpu"
+        and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
+        and q.shape[-1] % 8 == 0
+    )
+
+
+def attend(
+    q: Tensor,  # [total queries, heads, d]; rows and heads may be strided
+    k: Tensor,  # [total keys, heads, d]
+    v: Tensor,  # [total keys, heads, d]
+    pos_k: Tensor | None,  # [rows, heads, d]
+    pos_q: Tensor | None,  # [rows, heads, d]
+    layout: Layout,
+    relative: RelativePositions | None,
+    scale: float,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
+    lookup = None
+    if pos_k is not None or pos_q is not None:
+        if relative is None:
+            raise ValueError("position tables came without the rule that maps distances to their rows")
+        lookup = relative.lookup(q.device)
+    if dropout > 0.0 and seed is None:
+        raise ValueError("dropout needs a seed")
+    arguments = (
+        *(q, k, v, pos_k, pos_q),
+        *(layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible, lookup),
+        *(scale, dropout, seed),
+    )
+    if _plain(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
+        return _forward(*arguments)[0]
+    return attention_forward(*arguments)[0]
+
+
+def _plain(q: Tensor) -> bool:
+    """Whether q holds numbers now: nothing is being traced, transformed or counted."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(q) is Tensor
+        and torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._functorch.peek_interpreter_stack() is None
+    )
+
+
+def _any_grad(*tensors: Tensor | None) -> bool:
+    return any(t is not None and t.requires_grad for t in tensors)
+
+
+def _forward(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pos_k: Tensor | None,
+    pos_q: Tensor | None,
+    q_offsets: Tensor,
+    k_offsets: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    visible: Tensor | None,
+    lookup: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Mixed values and the logsumexp of each row of scores, [heads, total queries]."""
+    out = torch.empty(q.shape, dtype=torch.float32)
+    lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
+    _call("attention_forward", (q, k, v, pos_k, pos_q, out), (), lse, layout, lookup, scale, dropout, seed)
+    return out.to(v.dtype), lse
+
+
+def _backward(
+    d_out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pos_k: Tensor | None,
+    pos_q: Tensor | None,
+    out: Tensor,
+    lse: Tensor,
+    q_offsets: Tensor,
+    k_offsets: Tensor,
+    q_positions: Tensor,
+    k_positions: Tensor,
+    visible: Tensor | None,
+    lookup: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+    table_grads: bool,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of q, k, v, pos_k, pos_q; those of the tables are empty without ``table_grads`` or a table."""
+    layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
+    grads = [torch.empty(t.shape, dtype=torch.float32) for t in (q, k, v)]
+    tables = [torch.empty(t.shape) if t is not None and table_grads else None for t in (pos_k, pos_q)]
+    given = (q, k, v, pos_k, pos_q, out)
+    _call("attention_backward", given, (d_out, *grads, *tables), lse, layout, lookup, scale, dropout, seed)
+    d_q, d_k, d_v = (g.to(t.dtype) for g, t in zip(grads, (q, k, v), strict=True))
+    d_pos_k, d_pos_q = (
+        q.new_empty(0) if g is None or t is None else g.to(t.dtype) for g, t in zip(tables, (pos_k, pos_q), strict=True)
+    )
+    return d_q, d_k, d_v, d_pos_k, d_pos_q
+
+
+def _call(
+    name: str,
+    given: Sequence[Tensor | None],  # q, k, v, pos_k, pos_q, out
+    grads: Sequence[Tensor | None],  # d_out, d_q, d_k, d_v, d_pos_k, d_pos_q; none of them in forward
+    lse: Tensor,
+    layout: Sequence[Tensor | None],
+    lookup: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+) -> None:
+    library, why, gomp_parallel = _library()
+    if library is None:
+        raise RuntimeError(why)
+    # Converted copies must outlive the call: keep the lists. What the kernel writes is made above and never copied.
+    matrices = [_rows(t) for t in (*given, *grads)]
+    vectors = [_indices(t) for t in (*layout, lookup)]
+    q, k, v, pos_k, pos_q = matrices[:5]
+    assert q is not None and k is not None and v is not None and layout[0] is not None
+    _check_shapes(q, k, v, pos_k, pos_q, layout)
+    table = pos_k if pos_k is not None else pos_q
+    fields: list[int] = []
+    for m in matrices:
+        fields += _NO_MATRIX if m is None else (m.data_ptr(), m.stride(0), m.stride(1))
+    fields += _NO_MATRIX * (12 - len(matrices))
+    record = _CALL.pack(
+        *fields,
+        lse.data_ptr(),
+        *[0 if t is None else t.data_ptr() for t in vectors],
+        *(layout[0].shape[0] - 1, q.shape[1], q.shape[2], q.shape[0], k.shape[0]),
+        *(0 if table is None else table.shape[0], 0 if lookup is None else lookup.shape[0] // 2),
+        *(scale, dropout),
+        *(int(dropout * 2**32), 0 if seed is None else int(seed) & 0xFFFFFFFF),
+        *(torch.get_num_threads(), gomp_parallel),
+    )
+    status = getattr(library, name)(record)
+    if status:
+        kind, message = _ERRORS[status]
+        raise kind(message)
+
+
+def _rows(t: Tensor | None) -> Tensor | None:
+    """fp32 with the last dimension contiguous, by a copy only where it has to be."""
+    if t is None or (t.dtype is torch.float32 and t.stride(2) == 1):
+        return t
+    return t.to(torch.float32).contiguous()
+
+
+def _indices(t: Tensor | None) -> Tensor | None:
+    if t is None or (t.dtype is torch.int32 and t.is_contiguous()):
+        return t
+    return t.to(torch.int32).contiguous()
+
+
+def _check_shapes(
+    q: Tensor, k: Tensor, v: Tensor, pos_k: Tensor | None, pos_q: Tensor | None, layout: Sequence[Tensor | None]
+) -> None:
+    """What the kernel takes on trust; a wrong shape there would be a wrong address."""
+    heads, d = q.shape[1:]
+    if d % 8:
+        raise ValueError(f"the fused kernel takes head sizes that are multiples of 8, got {d}")
+    if k.shape[1:] != q.shape[1:] or v.shape != k.shape:
+        raise ValueError(f"q, k and v do not fit together: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
+    for table in (pos_k, pos_q):
+        if table is not None and table.shape[1:] != q.shape[1:]:
+            raise ValueError(f"a position table {tuple(table.shape)} does not fit {heads} heads of size {d}")
+    if pos_k is not None and pos_q is not None and pos_k.shape[0] != pos_q.shape[0]:
+        raise ValueError(f"the position tables have {pos_k.shape[0]} and {pos_q.shape[0]} rows")
+    q_offsets, k_offsets, q_positions, k_positions, visible = layout
+    assert q_offsets is not None and k_offsets is not None and q_positions is not None and k_positions is not None
+    if (
+        q_offsets.shape != k_offsets.shape
+        or q_positions.shape[0] != q.shape[0]
+        or k_positions.shape[0] != k.shape[0]
+        or (visible is not None and visible.shape[0] != q.shape[0])
+    ):
+        raise ValueError(f"the layout is not that of {q.shape[0]} queries and {k.shape[0]} keys")
+
+
+attention_forward = torch.library.custom_op(
+    "debertakit::attention_forward", _forward, mutates_args=(), device_types="cpu"
+)
+attention_backward = torch.library.custom_op(
+    "debertakit::attention_backward", _backward, mutates_args=(), device_types="cpu"
+)
+
+
+@attention_forward.register_fake
+def _(q, k, v, pos_k, pos_q, *rest):
+    return q.new_empty(q.shape, dtype=v.dtype), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+
+
+@attention_backward.register_fake
+def _(d_out, q, k, v, pos_k, pos_q, *rest):
+    table_grads = rest[-1]
+    tables = (q.new_empty(0) if t is None or not table_grads else t.new_empty(t.shape) for t in (pos_k, pos_q))
+    return *(t.new_empty(t.shape) for t in (q, k, v)), *tables
+
+
+def _save(ctx, inputs, output) -> None:
+    *tensors, lookup, scale, dropout, seed = inputs
+    out, lse = output
+    ctx.save_for_backward(*tensors[:5], out, lse, *tensors[5:], lookup, seed)
+    ctx.scale, ctx.dropout = scale, dropout
+    ctx.mark_non_differentiable(lse)
+
+
+def _differentiate(ctx, d_out, _d_lse):
+    *saved, seed = ctx.saved_tensors
+    tables = ctx.needs_input_grad[3:5]
+    grads = attention_backward(d_out, *saved, ctx.scale, ctx.dropout, seed, any(tables))
+    wanted = [g if need else None for g, need in zip(grads, ctx.needs_input_grad[:5], strict=True)]
+    return *wanted, *[None] * 9
+
+
+attention_forward.register_autograd(_differentiate, setup_context=_save)
+
+
+@lru_cache(maxsize=1)
+def _library() -> tuple[ctypes.CDLL | None, str, int]:
+    """The kernel, or why there is none, and the address of torch's own thread team."""
+    path = Path(__file__).with_name("_kernel.so")
+    if not path.exists():
+        return None, "fused attention kernel not built (no C++ compiler at install time); using the reference", 0
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        return None, f"fused attention kernel could not be loaded ({error}); using the reference", 0
+    for name in ("attention_forward", "attention_backward"):
+        function = getattr(library, name)
+        function.argtypes = [ctypes.c_char_p]
+        function.restype = ctypes.c_int
+    library.attention_isa.restype = ctypes.c_char_p
+    return library, "", _gomp_parallel()
+
+
+def _gomp_parallel() -> int:
+    """Where the OpenMP runtime that torch brought keeps GOMP_parallel (LLVM's has it too); 0: none was found.
+
+    A kernel with a runtime of its own would hold a second pool of threads that fights torch's for the cores.
+    """
+    bundled = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*"))
+    for candidate in [*map(str, bundled), None]:  # None: what the process has loaded so far
+        try:
+            address = ctypes.cast(ctypes.CDLL(candidate).GOMP_parallel, ctypes.c_void_p).value
+        except (OSError, AttributeError):
+            continue
+        if address:
+            return address
+    return 0

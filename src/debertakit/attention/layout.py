@@ -1,0 +1,131 @@
+"""Where each sequence lies in the packed tensors.
+
+The encoder keeps the tokens of all sequences one behind the other, [total_tokens, hidden], with no padding. A
+``Layout`` says which rows belong to which sequence, which position each row stands at, and what each may see.
+Queries and keys have offsets of their own: the mask decoder asks for the masked rows only, a cached decoding step
+for the newest row only, cross-attention for the rows of another text.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    q_offsets: Tensor
+    """int32 [n + 1]: the queries of sequence s are rows q_offsets[s] to q_offsets[s + 1]."""
+    k_offsets: Tensor
+    """int32 [n + 1]: the same for keys and values."""
+    q_positions: Tensor
+    """int32 [total queries]: position of each query in its sequence."""
+    k_positions: Tensor
+    """int32 [total keys]: position of each key in its sequence, ascending."""
+    max_q: int
+    """Longest run of queries."""
+    max_k: int
+    """Longest run of keys."""
+    max_distance: int
+    """No query stands farther from a key than this."""
+    visible: Tensor | None = None
+    """int32 [total queries]: how many leading keys of its sequence a query sees; None: all. This one number serves
+    bidirectional (all), causal (those up to itself) and prefix attention (the longer of prefix and itself)."""
+    k_valid: Tensor | None = None
+    """bool [total keys]: False for padding that stayed in. Only export keeps padding: it needs fixed shapes."""
+
+    @property
+    def sequences(self) -> int:
+        return self.q_offsets.shape[0] - 1
+
+    @classmethod
+    def from_lengths(cls, lengths: Tensor) -> "Layout":
+        """Sequences of these lengths, every token seeing all of its own sequence."""
+        offsets = _offsets(lengths)
+        total = int(offsets[-1])
+        within = torch.arange(total, device=lengths.device, dtype=torch.int32)
+        positions = within - offsets[:-1].repeat_interleave(lengths.long(), output_size=total)
+        longest = int(lengths.max()) if lengths.numel() else 0
+        return cls(offsets, offsets, positions, positions, longest, longest, max(longest - 1, 0))
+
+    @classmethod
+    def rectangular(cls, batch: int, length: int, device: torch.device | str, k_valid: Tensor | None = None):
+        """``batch`` sequences of one length, nothing left out."""
+        offsets = torch.arange(batch + 1, device=device, dtype=torch.int32) * length
+        positions = torch.arange(length, device=device, dtype=torch.int32).repeat(batch)
+        return cls(offsets, offsets, positions, positions, length, length, length - 1, k_valid=k_valid)
+
+    @classmethod
+    def from_mask(cls, mask: Tensor) -> tuple["Layout", Tensor]:
+        """The layout of a padded [batch, length] batch and the flat indices of the rows to keep.
+
+        Padding may stand anywhere; a token's position is its column, as in every reference implementation.
+        """
+        mask = mask.bool()
+        kept = mask.flatten().nonzero().squeeze(-1)
+        lengths = mask.sum(-1, dtype=torch.int32)
+        offsets = _offsets(lengths)
+        positions = (kept % mask.shape[1]).int()
+        longest = int(lengths.max()) if lengths.numel() else 0
+        return cls(offsets, offsets, positions, positions, longest, longest, mask.shape[1] - 1), kept
+
+    def at_rows(self, rows: Tensor) -> "Layout":
+        """Ask for these query rows only (ascending); keys and values stay whole."""
+        q_offsets = torch.searchsorted(rows, self.q_offsets.long()).int()
+        counts = q_offsets.diff()
+        return replace(
+            self,
+            q_offsets=q_offsets,
+            q_positions=self.q_positions[rows],
+            max_q=int(counts.max()) if counts.numel() else 0,
+            visible=None if self.visible is None else self.visible[rows],
+        )
+
+    def causal(self) -> "Layout":
+        """Every query sees the keys at its own position and before."""
+        return self.prefix(None)
+
+    def prefix(self, lengths: Tensor | None) -> "Layout":
+        """The first ``lengths[s]`` keys of sequence s are seen by all of it; the rest causally.
+
+        Counted in positions, which may have gaps where padding was taken out of the middle.
+        """
+        visible = []
+        for s in range(self.sequences):
+            keys = self.k_positions[int(self.k_offsets[s]) : int(self.k_offsets[s + 1])]
+            queries = self.q_positions[int(self.q_offsets[s]) : int(self.q_offsets[s + 1])]
+            seen = torch.searchsorted(keys, queries, right=True)
+            visible.append(seen if lengths is None else seen.clamp(min=int(lengths[s])))
+        return replace(self, visible=torch.cat(visible).int())
+
+    def pad_queries(self, x: Tensor) -> Tensor:
+        """[total queries, ...] -> [n, max_q, ...], zeros where there is nothing."""
+        return _pad(x, self.q_offsets, self.max_q)
+
+    def pad_keys(self, x: Tensor) -> Tensor:
+        """[total keys, ...] -> [n, max_k, ...], zeros where there is nothing."""
+        return _pad(x, self.k_offsets, self.max_k)
+
+    def unpad_queries(self, x: Tensor) -> Tensor:
+        """[n, max_q, ...] -> [total queries, ...]."""
+        if x.shape[0] * x.shape[1] == self.q_positions.shape[0]:
+            return x.flatten(0, 1)
+        return x[_inside(self.q_offsets, self.max_q)]
+
+
+def _offsets(lengths: Tensor) -> Tensor:
+    return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
+
+
+def _inside(offsets: Tensor, longest: int) -> Tensor:
+    """bool [n, longest]: which cells of the padded block hold a row."""
+    return torch.arange(longest, device=offsets.device) < offsets.diff()[:, None]
+
+
+def _pad(x: Tensor, offsets: Tensor, longest: int) -> Tensor:
+    sequences = offsets.shape[0] - 1
+    if sequences * longest == x.shape[0]:  # nothing to fill: a view, and all that export sees
+        return x.unflatten(0, (sequences, longest))
+    padded = x.new_zeros(sequences, longest, *x.shape[1:])
+    padded[_inside(offsets, longest)] = x
+    return padded

@@ -1,0 +1,89 @@
+"""Which row of the relative position table stands for a distance.
+
+A token at position i sees one at position j over the distance x = i - j. DeBERTa keeps a table of 2k vectors and
+reads row
+
+    row(x) = clamp(bucket(x) + k, 0, 2k - 1)
+
+v1 has no buckets: bucket(x) = x. v2 and v3 keep near distances exact and let far ones share rows, on a log scale.
+With b buckets, mid = b / 2 and maximum position M:
+
+    |x| <= mid   bucket(x) = x
+    |x| >  mid   bucket(x) = sign(x) * (mid + ceil(ln(|x| / mid) / ln((M - 1) / mid) * (mid - 1)))
+
+where x is first clamped to [-(M-1), M-1]. The clamp is Microsoft's rule; transformers leaves it out and reads
+rows that were never trained once a text is longer than M. Both rules saturate: past ``reach`` nothing changes, so
+one vector of 2 * reach + 1 rows answers for texts of any length.
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """The distance-to-row rule of one model; hashable, so that its lookup vector is built once per device."""
+
+    span: int
+    """k: the relative table has 2k rows."""
+    buckets: int = 0
+    """Number of log buckets (v2, v3: 256); 0 keeps every distance exact (v1)."""
+    max_position: int = 512
+    """M: distances at and past M - 1 share the last bucket. Unused without buckets."""
+    first: int = 0
+    """The table row at which the table handed over begins (see ``cut``)."""
+    count: int | None = None
+    """How many rows that table has; None: all 2k."""
+
+    def __post_init__(self) -> None:
+        if self.span < 1:
+            raise ValueError(f"the relative table needs at least one row on each side, got span={self.span}")
+        if self.buckets > 0 and not 2 <= self.buckets // 2 < self.max_position - 1:
+            raise ValueError(
+                f"position_buckets={self.buckets} needs to be at least 4 and less than twice max_position - 1 "
+                f"(max_position={self.max_position})"
+            )
+
+    @property
+    def reach(self) -> int:
+        """The distance past which the row no longer changes."""
+        return self.max_position - 1 if self.buckets > 0 else self.span
+
+    def cut(self, max_distance: int) -> "RelativePositions":
+        """The rule for a table cut to ``table[first : first + count]``, the rows within reach of ``max_distance``."""
+        middle = self.reach
+        reached = min(max_distance, self.reach)
+        rows = _lookup(self, torch.device("cpu"))[[middle - reached, middle + reached]].tolist()
+        return replace(self, first=self.first + rows[0], count=rows[1] - rows[0] + 1)
+
+    def lookup(self, device: torch.device | str = "cpu") -> Tensor:
+        """int32 [2 * reach + 1]: the row of distance x stands at x + reach."""
+        return _lookup(self, torch.device(device))
+
+    def rows(self, distances: Tensor) -> Tensor:
+        """The table row of each distance i - j, same shape as ``distances``."""
+        return self.lookup(distances.device)[distances.clamp(-self.reach, self.reach) + self.reach]
+
+
+@lru_cache(maxsize=1024)
+def _lookup(relative: RelativePositions, device: torch.device) -> Tensor:
+    x = np.arange(-relative.reach, relative.reach + 1)
+    if relative.buckets > 0:
+        x = log_bucket(x, relative.buckets, relative.max_position)
+    rows = np.clip(x + relative.span, 0, 2 * relative.span - 1)
+    if relative.count is not None:
+        rows = np.clip(rows - relative.first, 0, relative.count - 1)
+    return torch.from_numpy(rows.astype(np.int32)).to(device)
+
+
+def log_bucket(x: np.ndarray, buckets: int, max_position: int) -> np.ndarray:
+    """The log bucket of each distance; see the top of this file."""
+    mid = buckets // 2
+    x = np.clip(x, 1 - max_position, max_position - 1)
+    far = np.maximum(np.abs(x), mid)
+    log = mid + np.ceil(np.log(far / mid) / np.log((max_position - 1) / mid) * (mid - 1))
+    return np.where(np.abs(x) <= mid, x, np.sign(x) * log).astype(np.int64)

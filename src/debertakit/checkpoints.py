@@ -1,0 +1,197 @@
+"""Weights in and out: transformers' layouts and Microsoft's own files, and what transformers drops on load.
+
+A checkpoint is a folder or hub name with a config.json and one of FILES. Read from a file, a state dict becomes
+ours by renaming only (``to_ours``); Microsoft's and transformers' names are our names, so saving needs nothing.
+
+What official files hold beyond the encoder, kept here:
+    deberta.embeddings.position_embeddings    absolute positions of the Enhanced Mask Decoder
+    lm_predictions.lm_head.*                  language-model head
+    mask_predictions.*                        replaced-token head (v3)
+    *._weight                                 GDES residual of a discriminator (``embedding_residual``)
+"""
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from debertakit.config import DebertaConfig
+
+FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
+
+State = dict[str, Tensor]
+
+# In this order; each is a plain renaming of what one generation of checkpoints wrote.
+RENAMES = (
+    (r"^module\.", ""),
+    (r"^bert\.", "deberta."),
+    (r"\.gamma$", ".weight"),
+    (r"\.beta$", ".bias"),
+    (r"^cls\.predictions\.transform\.", "lm_predictions.lm_head."),
+    (r"^cls\.predictions\.(decoder\.)?bias$", "lm_predictions.lm_head.bias"),
+)
+# Tables that another key already holds, and buffers.
+DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
+
+
+def weights_file(name: str | Path, generator: bool = False) -> Path:
+    """The file that holds the weights of a folder, a file itself, or a hub model."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    candidates = GENERATOR_FILES if generator else FILES
+    if path.is_dir():
+        for file in candidates:
+            if (path / file).is_file():
+                return path / file
+        raise ValueError(f"{path} holds no weights; one of {', '.join(candidates)} was expected")
+    from transformers.utils import cached_file
+
+    for file in candidates:
+        try:
+            found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
+        except OSError as error:
+            raise ValueError(
+                f"no folder and no hub model called {str(name)!r} ({str(error).splitlines()[0]})"
+            ) from None
+        if found is not None:
+            return Path(found)
+    raise ValueError(f"hub model {str(name)!r} holds none of {', '.join(candidates)}")
+
+
+def read_state(file: Path) -> State:
+    """The tensors of a weights file as they are. Pickles only through ``weights_only``."""
+    try:
+        if file.name.endswith(".index.json"):
+            shards = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+            return {key: value for shard in shards for key, value in read_state(file.parent / shard).items()}
+        if file.suffix == ".safetensors":
+            return load_file(file)
+        state = torch.load(file, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise ValueError(f"no weights at {file}") from None
+    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
+        raise ValueError(f"{file} is damaged or not a weights file: {str(error).splitlines()[0]}") from None
+    if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ValueError(f"{file} is not a state dict: it holds a {type(state).__name__}")
+    return state
+
+
+def rename(state: State) -> State:
+    """Give every tensor the name that we know it by."""
+    renamed = {}
+    for key, value in state.items():
+        for pattern, name in RENAMES:
+            key = re.sub(pattern, name, key)
+        renamed[key] = value
+    return renamed
+
+
+def to_ours(state: State) -> State:
+    """Renamed, without what another key already holds."""
+    ours = {key: value for key, value in rename(state).items() if not DROPPED.search(key)}
+    for key in state:
+        table = key.removesuffix("._weight")
+        if table != key and f"{table}.weight" not in state:
+            raise ValueError(
+                f"{key} is a GDES residual whose table is in the generator's file; merge them with "
+                "debertakit.checkpoints.merge_gdes(discriminator, generator)"
+            )
+    return ours
+
+
+def complete_config(config: DebertaConfig, state: State) -> DebertaConfig:
+    """Settle what a config leaves open by what the file holds: depth, v1's projections, the mask decoder."""
+    keys = state.keys()
+    layers = {int(match[1]) for key in keys if (match := re.search(r"encoder\.layer\.(\d+)\.", key))}
+    if not layers:
+        raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
+    changes: dict[str, Any] = {}
+    if len(layers) != config.num_hidden_layers:
+        changes["num_hidden_layers"] = len(layers)
+    fused = any(key.endswith("attention.self.in_proj.weight") for key in keys)
+    if fused != (config.model_type == "deberta"):
+        changes["model_type"] = "deberta" if fused else "deberta-v2"
+    if config.emd_steps < 0:
+        trained_with_emd = not config.position_biased_input and any("position_embeddings.weight" in k for k in keys)
+        changes["emd_steps"] = 2 if trained_with_emd else 0
+    return DebertaConfig(**{**config.to_dict(), **changes}) if changes else config
+
+
+def convert(source: Path, out: Path, generator: bool = False) -> list[str]:
+    """Write any checkpoint as config.json and model.safetensors with every tensor that it holds; their names."""
+    file = weights_file(source, generator)
+    raw = read_state(file)
+    config = complete_config(DebertaConfig.from_pretrained(file.parent), to_ours(raw))
+    residuals = {key: value for key, value in raw.items() if key.endswith("._weight")}
+    state = {key: value.contiguous() for key, value in {**to_ours(raw), **rename(residuals)}.items()}
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(state, out / "model.safetensors.part", metadata={"format": "pt"})
+    config.save_pretrained(out)
+    (out / "model.safetensors.part").rename(out / "model.safetensors")
+    return list(state)
+
+
+def merge_gdes(discriminator: State, generator: State) -> State:
+    """A discriminator's tables from gradient-disentangled sharing: the generator's table plus the residual."""
+    merged = dict(discriminator)
+    for key, residual in discriminator.items():
+        table = key.removesuffix("._weight")
+        if table != key:
+            merged[f"{table}.weight"] = generator[f"{table}.weight"].to(residual.dtype) + residual
+    return merged
+
+
+def embedding_residual(discriminator: State, generator: State) -> Tensor:
+    """E_delta, to go on with GDES: as the file holds it, else the difference of the two word tables."""
+    table = "deberta.embeddings.word_embeddings"
+    if f"{table}._weight" in discriminator:
+        return discriminator[f"{table}._weight"]
+    return discriminator[f"{table}.weight"].float() - generator[f"{table}.weight"].float()
+
+
+class PretrainedLoading:
+    """from_pretrained for every layout; the rest of the machinery is transformers' own."""
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *args: Any,
+        config: DebertaConfig | None = None,
+        generator: bool = False,
+        dtype: torch.dtype | str = torch.float32,
+        **kwargs: Any,
+    ) -> Any:
+        """Load a folder, a weights file or a hub model.
+
+        ``generator`` takes the generator that v3 was trained with. Half-precision files load as fp32 unless
+        ``dtype`` says otherwise ("auto": as stored). Config fields may be given as keywords (num_labels=3).
+        """
+        own = {key for key in kwargs if key in DebertaConfig._known_fields()}
+        overrides = {key: kwargs.pop(key) for key in own}
+        name = pretrained_model_name_or_path
+        if name is None:  # transformers calls itself so, with a state dict in hand
+            return super().from_pretrained(None, *args, config=config, dtype=dtype, **kwargs)  # type: ignore[misc]
+        file = weights_file(name, generator)
+        if config is None:
+            folder = file.parent if Path(name).exists() else name
+            config = DebertaConfig.from_pretrained(folder, **overrides)
+        state = to_ours(read_state(file))
+        config = complete_config(config, state)
+        if dtype == "auto":
+            dtype = next(value.dtype for value in state.values() if value.is_floating_point())
+        config.name_or_path = str(name)
+        return super().from_pretrained(  # type: ignore[misc]
+            None, *args, config=config, state_dict=state, dtype=dtype, **kwargs
+        )
+
+    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+        return super().load_state_dict(to_ours(state_dict), *args, **kwargs)  # type: ignore[misc]

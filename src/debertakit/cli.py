@@ -1,0 +1,143 @@
+"""The ``deberta`` command: thin, one function a verb. Heavy imports stand inside the functions."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="deberta",
+    help="DeBERTa: exact, fast and complete, on a laptop or a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+tokenizer_app = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your own text.")
+app.add_typer(tokenizer_app, name="tokenizer")
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        print(f"deberta: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("deberta: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+@app.command()
+def models() -> None:
+    """List the released models that debertakit knows as presets, with their parameter counts."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from debertakit.presets import parameter_counts
+
+    table = Table(title="released models")
+    for column in ("name", "layers", "hidden", "heads", "vocabulary", "backbone", "total"):
+        table.add_column(column, justify="left" if column == "name" else "right")
+    for row in parameter_counts():
+        millions = (f"{row.backbone / 1e6:,.1f} M", f"{row.total / 1e6:,.1f} M")
+        table.add_row(row.name, str(row.layers), str(row.hidden), str(row.heads), f"{row.vocabulary:,}", *millions)
+    console = Console()
+    console.print(table, width=max(console.width, 100))
+
+
+@app.command()
+def fill(
+    text: Annotated[str, typer.Argument(help="A text with one or more [MASK]s.")],
+    model: Annotated[str, typer.Option(help="Folder or hub name of a masked language model.")],
+    top: Annotated[int, typer.Option(min=1, help="Candidates per mask.")] = 5,
+    generator: Annotated[bool, typer.Option(help="Take the generator of a v3 checkpoint.")] = False,
+) -> None:
+    """Fill the masks of a text."""
+    from debertakit.heads import DebertaForMaskedLM
+    from debertakit.inference.fill import fill_mask
+    from debertakit.text.tokenizers import load_tokenizer
+
+    _quiet()
+    if not text.strip():
+        raise ValueError("the text is empty")
+    tokenizer = load_tokenizer(model)
+    network = DebertaForMaskedLM.from_pretrained(model, generator=generator)
+    for number, candidates in enumerate(fill_mask(text, network, tokenizer, top), start=1):
+        if number > 1:
+            print()
+        for candidate in candidates:
+            print(f"{candidate.probability:7.2%}  {candidate.token:<16} {candidate.text}")
+
+
+@app.command()
+def verify(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only this variant; may be repeated.")] = None,
+) -> None:
+    """Check every variant against stock transformers on the same random weights; exit code 1 if one differs."""
+    import json
+    from dataclasses import asdict
+
+    from debertakit.config import preset
+    from debertakit.verification import TOLERANCE, verify
+
+    for name in variant or []:
+        preset(name)  # an unknown name is refused before the work starts
+    print(f"max |difference| to stock transformers, tolerance {TOLERANCE:g}")
+    print(f"{'variant':<20}{'hidden':>10}{'logits':>10}{'gradients':>11}{'past 512':>10}{'accelerate':>12}  files")
+    rows = []
+    for row in verify(variant):
+        rows.append(row)
+        files = f"{'ok' if row.hf_files else 'DIFFER'} (hf) {'ok' if row.microsoft_files else 'DIFFER'} (microsoft)"
+        print(
+            f"{row.variant:<20}{row.hidden:>10.1e}{row.logits:>10.1e}{row.gradients:>11.1e}{row.past_512:>10.1e}"
+            f"{row.accelerated:>12.1e}  {files}{'' if row.passed else '  FAILED'}",
+            flush=True,
+        )
+    if json_file is not None:
+        json_file.write_text(json.dumps([{**asdict(r), "passed": r.passed} for r in rows], indent=1), encoding="utf-8")
+    if not all(row.passed for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="Folder with Microsoft's or transformers' files.")],
+    out: Annotated[Path, typer.Option(help="Folder to write config.json and model.safetensors to.")],
+    generator: Annotated[bool, typer.Option(help="Take pytorch_model.generator.bin.")] = False,
+) -> None:
+    """Turn any DeBERTa checkpoint into a safetensors folder, with every head that it holds."""
+    from debertakit.checkpoints import convert as convert_checkpoint
+
+    names = convert_checkpoint(source, out, generator)
+    print(f"{len(names)} tensors in {out}")
+
+
+@tokenizer_app.command("train")
+def tokenizer_train(
+    files: Annotated[list[Path], typer.Argument(help="Text files, plain or compressed (.gz, .xz).")],
+    out: Annotated[Path, typer.Option(help="Folder to write the tokenizer to.")],
+    kind: Annotated[str, typer.Option(help="unigram, bpe or wordpiece.")] = "unigram",
+    vocab_size: Annotated[int, typer.Option(help="Pieces, special ones included.")] = 8192,
+) -> None:
+    """Train a tokenizer on your own text, English or Chinese."""
+    from debertakit.text.tokenizers import train_tokenizer
+
+    _quiet()
+    tokenizer = train_tokenizer(files, kind=kind, vocab_size=vocab_size)
+    tokenizer.save_pretrained(out)
+    print(f"{len(tokenizer):,} pieces in {out}")
+
+
+def _quiet() -> None:
+    """Keep transformers' load reports out of a command's output."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""The model config: every field that the encoder and its heads read, and the released models as presets.
+
+A saved config is an ordinary ``deberta`` (v1) or ``deberta-v2`` (v2, v3) config.json. The constructor's defaults
+describe deberta-v3-base. A file that leaves a field out means what transformers means by its absence, which is
+different (``ABSENT``). Unknown and contradictory fields raise.
+"""
+
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedConfig
+
+from debertakit.attention.positions import RelativePositions
+
+MODEL_TYPES = ("deberta", "deberta-v2")
+POSITION_TERMS = ("c2p", "p2c", "p2p")
+
+# What a field means when a config.json does not hold it.
+ABSENT: dict[str, Any] = {
+    "relative_attention": False,
+    "max_relative_positions": -1,
+    "position_buckets": -1,
+    "share_att_key": False,
+    "norm_rel_ebd": "none",
+    "position_biased_input": True,
+    "pos_att_type": (),
+    "emd_steps": -1,
+}
+
+# Written by older transformers, by Microsoft's trainer or for generation; no model here reads them.
+RETIRED = frozenset(
+    "use_cache torchscript use_bfloat16 pruned_heads tie_encoder_decoder cross_attention_hidden_size "
+    "add_cross_attention is_decoder task_specific_params finetuning_task tokenizer_class prefix sep_token_id "
+    "decoder_start_token_id tf_legacy_loss gradient_checkpointing summary_type summary_activation "
+    "summary_first_dropout summary_last_dropout summary_use_proj".split()
+)
+
+
+class DebertaConfig(PreTrainedConfig):
+    """Config of every DeBERTa model; ``model_type`` chooses the checkpoint layout, the fields everything else."""
+
+    model_type = "deberta-v2"  # the instance may say "deberta": v1's fused projections without key bias
+
+    vocab_size: int = 128100
+    """Rows of the word table. The released v2/v3 tables have 100 rows more than their tokenizers have pieces."""
+    hidden_size: int = 768
+    num_hidden_layers: int = 12
+    num_attention_heads: int = 12
+    attention_head_size: int = 0
+    """Width of a head; 0: hidden_size / num_attention_heads, as in every released model."""
+    intermediate_size: int = 3072
+    embedding_size: int = 0
+    """Width of the word table; other than hidden_size, a bias-free projection follows it. 0: hidden_size."""
+    hidden_act: str = "gelu"
+    hidden_dropout_prob: float = 0.1
+    attention_probs_dropout_prob: float = 0.1
+    max_position_embeddings: int = 512
+    """Rows of the absolute position table, and the distance at which log buckets end."""
+    type_vocab_size: int = 0
+    """Segment embeddings; none in any released model."""
+    initializer_range: float = 0.02
+    layer_norm_eps: float = 1e-7
+
+    relative_attention: bool = True
+    """False gives plain content attention (a BERT, when position_biased_input is on)."""
+    pos_att_type: Sequence[str] = ("c2p", "p2c")
+    """Position terms of the attention: c2p, p2c (all released models), p2p (paper eq. 2, none)."""
+    max_relative_positions: int = -1
+    """Half the rows of the relative table when there are no buckets; -1: max_position_embeddings (v1)."""
+    position_buckets: int = 256
+    """Log buckets (v2, v3: 256); -1: every distance has its own row (v1)."""
+    share_att_key: bool = True
+    """Positions are projected by the content projections (v2, v3) instead of their own (v1)."""
+    norm_rel_ebd: str = "layer_norm"
+    """LayerNorm over the relative table: 'layer_norm' (v2, v3) or 'none' (v1)."""
+    position_biased_input: bool = False
+    """Add absolute positions to the input, as BERT does; off in every released model."""
+    conv_kernel_size: int = 0
+    """Convolution beside the first layer: 3 in v2-xlarge and v2-xxlarge, 0 (none) elsewhere."""
+    conv_act: str = "tanh"
+    """Activation of that convolution; 'gelu' in the released files."""
+    conv_groups: int = 1
+
+    emd_steps: int = 2
+    """Passes of the Enhanced Mask Decoder (n in the paper); 0: the last layer feeds the LM head. Saved by us only;
+    -1, as in foreign files: the loader decides by what the file holds."""
+
+    pooler_hidden_size: int = 0
+    """0: hidden_size."""
+    pooler_dropout: float = 0.0
+    pooler_hidden_act: str = "gelu"
+    cls_dropout: float | None = None
+    """Dropout before the classifier; None: hidden_dropout_prob."""
+
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    mask_token_id: int | None = None
+    tie_word_embeddings: bool = True
+    legacy: bool = False
+    """Read by transformers only: False makes it load the language-model head under Microsoft's names."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        model_type = kwargs.pop("model_type", self.model_type)
+        if model_type not in MODEL_TYPES:
+            raise ValueError(
+                f"this is a config of another architecture ({model_type!r}); "
+                f"debertakit reads {' and '.join(MODEL_TYPES)}"
+            )
+        if "padding_idx" in kwargs:  # Microsoft's name
+            self.pad_token_id = kwargs.pop("padding_idx")
+        kwargs = {key: value for key, value in kwargs.items() if key not in RETIRED and not key.startswith("_")}
+        known = self._known_fields()
+        for key in kwargs:
+            if key not in known:
+                close = difflib.get_close_matches(key, known, n=1)
+                raise ValueError(f"unknown config field {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        if isinstance(self.pos_att_type, str):
+            self.pos_att_type = [term.strip().lower() for term in self.pos_att_type.split("|") if term.strip()]
+        self.pos_att_type = [term for term in self.pos_att_type or [] if term != "none"]
+        self.attention_head_size = self.attention_head_size or self.hidden_size // max(self.num_attention_heads, 1)
+        self.embedding_size = self.embedding_size or self.hidden_size
+        self.pooler_hidden_size = self.pooler_hidden_size or self.hidden_size
+        self.legacy = False
+        super().__post_init__(**kwargs)
+        self.model_type = model_type
+        self._check()
+
+    @classmethod
+    def _known_fields(cls) -> set[str]:
+        from transformers import GenerationConfig
+
+        names = {field.name for field in fields(cls)}
+        names |= {"num_labels", "torch_dtype", "name_or_path", "output_attentions", "attn_implementation"}
+        names |= {"experts_implementation", "per_layer_config", "quantization_config"}
+        return names | set(GenerationConfig().to_dict())
+
+    def _check(self) -> None:
+        def refuse(what: str) -> None:
+            raise ValueError(f"contradictory config: {what}")
+
+        if self.hidden_size != self.num_attention_heads * self.attention_head_size and self.model_type == "deberta":
+            refuse(
+                f"hidden_size={self.hidden_size} is not num_attention_heads={self.num_attention_heads} heads of "
+                f"{self.attention_head_size}, as v1 needs"
+            )
+        if self.attention_head_size * self.num_attention_heads < 1 or (
+            self.attention_head_size == self.hidden_size // self.num_attention_heads
+            and self.hidden_size % self.num_attention_heads
+        ):
+            refuse(
+                f"hidden_size={self.hidden_size} does not divide into num_attention_heads={self.num_attention_heads}"
+            )
+        unknown = [term for term in self.pos_att_type if term not in POSITION_TERMS]
+        if unknown:
+            raise ValueError(f"unknown pos_att_type {unknown[0]!r}; choose from {', '.join(POSITION_TERMS)}")
+        if self.norm_rel_ebd not in ("layer_norm", "none"):
+            raise ValueError(f"unknown norm_rel_ebd {self.norm_rel_ebd!r}; choose from layer_norm, none")
+        if self.pos_att_type and not self.relative_attention:
+            refuse(f"pos_att_type={'|'.join(self.pos_att_type)} needs relative_attention")
+        if self.conv_kernel_size > 0 and self.conv_kernel_size % 2 == 0:
+            refuse(f"conv_kernel_size={self.conv_kernel_size} must be odd to keep the length")
+        if self.emd_steps > 0 and self.position_biased_input:
+            refuse("emd_steps adds absolute positions at the end, position_biased_input at the start; choose one")
+        if self.model_type == "deberta":
+            for field, v1 in (("share_att_key", False), ("norm_rel_ebd", "none"), ("conv_kernel_size", 0)):
+                if getattr(self, field) != v1:
+                    refuse(f"{field}={getattr(self, field)!r} does not exist in v1 (model_type 'deberta')")
+            if self.position_buckets > 0:
+                refuse(f"position_buckets={self.position_buckets} does not exist in v1 (model_type 'deberta')")
+        if self.relative_attention:
+            _ = self.relative_positions  # raises on a table that no distance could use
+
+    @property
+    def relative_positions(self) -> RelativePositions:
+        """The rule that maps a distance to its row of the relative table."""
+        longest = self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
+        if self.position_buckets > 0:
+            return RelativePositions(self.position_buckets, self.position_buckets, longest)
+        return RelativePositions(longest)
+
+    @property
+    def attention_scale(self) -> float:
+        """1 / sqrt(head size * number of score terms)."""
+        return (self.attention_head_size * (1 + len(self.pos_att_type))) ** -0.5
+
+    @classmethod
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        absent = {key: value for key, value in ABSENT.items() if key not in config_dict and key not in kwargs}
+        overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in {field.name for field in fields(cls)}}
+        return super().from_dict({**absent, **config_dict, **overrides}, **kwargs)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any):
+        """From a folder, a config.json or a hub name."""
+        path = Path(pretrained_model_name_or_path)
+        file = path / "config.json" if path.is_dir() else path
+        if not file.is_file():
+            if path.is_dir() or file.suffix:
+                raise ValueError(f"no config at {file}")
+            content, kwargs = _from_hub(cls, str(pretrained_model_name_or_path), kwargs)
+            return cls.from_dict(content, **kwargs)
+        try:
+            content = json.loads(file.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise ValueError(f"{file} is not a JSON config: {error}") from None
+        if not isinstance(content, dict):
+            raise ValueError(f"{file} is not a JSON config: it holds a {type(content).__name__}")
+        return cls.from_dict(content, **kwargs)
+
+    def to_dict(self) -> dict[str, Any]:
+        output = super().to_dict()
+        output["model_type"] = self.model_type
+        # Stock transformers, and servers that read this field, know the v2 classes by their longer name.
+        if self.model_type == "deberta-v2" and self.architectures:
+            output["architectures"] = [_stock_name(name) for name in self.architectures]
+        return output
+
+
+def _stock_name(architecture: str) -> str:
+    return architecture if architecture.startswith("DebertaV2") else architecture.replace("Deberta", "DebertaV2", 1)
+
+
+def _from_hub(cls: type[DebertaConfig], name: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    try:
+        return cls.get_config_dict(name, **kwargs)
+    except OSError as error:
+        raise ValueError(f"no folder and no hub model called {name!r} ({str(error).splitlines()[0]})") from None
+
+
+_V1 = {
+    "model_type": "deberta",
+    "vocab_size": 50265,
+    "position_buckets": -1,
+    "share_att_key": False,
+    "norm_rel_ebd": "none",
+}
+_CONV = {"conv_kernel_size": 3, "conv_act": "gelu"}
+
+
+def _shape(layers: int, hidden: int) -> dict[str, int]:
+    """Every released model has heads of 64 and a feed-forward layer four times as wide."""
+    return {
+        "num_hidden_layers": layers,
+        "hidden_size": hidden,
+        "num_attention_heads": hidden // 64,
+        "intermediate_size": 4 * hidden,
+    }
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "deberta-base": {**_shape(12, 768), **_V1},
+    "deberta-large": {**_shape(24, 1024), **_V1},
+    "deberta-xlarge": {**_shape(48, 1024), **_V1},
+    "deberta-v2-xlarge": {**_shape(24, 1536), **_CONV},
+    "deberta-v2-xxlarge": {**_shape(48, 1536), **_CONV},
+    "deberta-v3-xsmall": _shape(12, 384),
+    "deberta-v3-small": _shape(6, 768),
+    "deberta-v3-base": _shape(12, 768),
+    "deberta-v3-large": _shape(24, 1024),
+    "mdeberta-v3-base": {**_shape(12, 768), "vocab_size": 251000},
+}
+
+
+def preset(name: str, **overrides: Any) -> DebertaConfig:
+    """The config of a released model by its name, with fields replaced."""
+    if name not in PRESETS:
+        raise ValueError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
+    return DebertaConfig(**{**PRESETS[name], **overrides})

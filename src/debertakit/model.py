@@ -1,0 +1,461 @@
+"""The encoder: embeddings, layers, and the packed forward pass.
+
+Inside, the tokens of all sequences stand one behind the other, [total_tokens, hidden], and a ``Layout`` says which
+belong together; [batch, length] exists only in ``DebertaModel.forward``. Each layer is post-norm:
+
+    a = LayerNorm(x + dropout(dense(attention(x))))
+    y = LayerNorm(a + dropout(dense(gelu(dense(a)))))
+
+Modules carry Microsoft's and transformers' parameter names. What computes is ``encode`` and ``run_layer``, plain
+functions that also run over stock transformers modules (see acceleration.py).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput
+from transformers.utils import can_return_tuple
+
+from debertakit.attention import disentangled_attention
+from debertakit.attention.layout import Layout
+from debertakit.attention.projections import RelativeTable, project, project_memory, project_queries
+from debertakit.checkpoints import PretrainedLoading
+from debertakit.config import DebertaConfig
+
+
+class DebertaEmbeddings(nn.Module):
+    """Words, plus segments and absolute positions where a config asks for them; projected, normalised, dropped.
+
+    The absolute position table is there when the input or the Enhanced Mask Decoder uses it.
+    """
+
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
+        self.position_embeddings: Any = (
+            nn.Embedding(config.max_position_embeddings, config.embedding_size)
+            if config.position_biased_input or config.emd_steps > 0
+            else None
+        )
+        self.token_type_embeddings: Any = (
+            nn.Embedding(config.type_vocab_size, config.embedding_size) if config.type_vocab_size > 0 else None
+        )
+        self.embed_proj = (
+            nn.Linear(config.embedding_size, config.hidden_size, bias=False)
+            if config.embedding_size != config.hidden_size
+            else None
+        )
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.position_biased_input = config.position_biased_input
+        if self.position_embeddings is not None and not config.position_biased_input:
+            # Only a mask decoder uses it, and that one sets it free. Frozen, it survives fine-tuning as it was.
+            self.position_embeddings.weight.requires_grad_(False)
+
+    def forward(
+        self,
+        words: Tensor,  # ids [T] or embedded words [T, embedding_size]
+        positions: Tensor,  # [T]
+        segments: Tensor | None = None,  # [T]
+    ) -> Tensor:
+        summed = words if words.is_floating_point() else self.word_embeddings(words)
+        if self.position_biased_input:
+            summed = summed + self.position_embeddings(positions)
+        if self.token_type_embeddings is not None:
+            segments = torch.zeros_like(positions) if segments is None else segments
+            summed = summed + self.token_type_embeddings(segments)
+        if self.embed_proj is not None:
+            summed = self.embed_proj(summed)
+        return self.dropout(self.LayerNorm(summed))
+
+    def absolute(self, positions: Tensor) -> Tensor:
+        """Raw absolute positions in the hidden width: what the mask decoder adds. Past the table, its last row."""
+        rows = self.position_embeddings(positions.clamp(max=self.position_embeddings.num_embeddings - 1))
+        return rows if self.embed_proj is None else self.embed_proj(rows)
+
+
+class DisentangledSelfAttention(nn.Module):
+    """The parameters of one layer's attention, in v1's or v2's layout (see attention/projections.py)."""
+
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.num_attention_heads = config.num_attention_heads
+        self.share_att_key = config.share_att_key
+        width = config.num_attention_heads * config.attention_head_size
+        needs_key = bool({"c2p", "p2p"} & set(config.pos_att_type))
+        needs_query = bool({"p2c", "p2p"} & set(config.pos_att_type))
+        if config.model_type == "deberta":
+            self.in_proj = nn.Linear(config.hidden_size, 3 * width, bias=False)
+            self.q_bias = nn.Parameter(torch.zeros(width))
+            self.v_bias = nn.Parameter(torch.zeros(width))
+            if needs_key:
+                self.pos_proj = nn.Linear(config.hidden_size, width, bias=False)
+            if needs_query:
+                self.pos_q_proj = nn.Linear(config.hidden_size, width)
+        else:
+            self.query_proj = nn.Linear(config.hidden_size, width)
+            self.key_proj = nn.Linear(config.hidden_size, width)
+            self.value_proj = nn.Linear(config.hidden_size, width)
+            if needs_key and not config.share_att_key:
+                self.pos_key_proj = nn.Linear(config.hidden_size, width)
+            if needs_query and not config.share_att_key:
+                self.pos_query_proj = nn.Linear(config.hidden_size, width)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.pos_dropout = nn.Dropout(config.hidden_dropout_prob)
+
+
+class ResidualOutput(nn.Module):
+    """LayerNorm(residual + dropout(dense(x))): the end of both halves of a layer."""
+
+    def __init__(self, width: int, config: DebertaConfig):
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+        return self.LayerNorm(residual + self.dropout(self.dense(x)))
+
+
+class DebertaAttention(nn.Module):
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.self = DisentangledSelfAttention(config)
+        self.output = ResidualOutput(config.num_attention_heads * config.attention_head_size, config)
+
+
+class DebertaIntermediate(nn.Module):
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.activation = ACT2FN[config.hidden_act]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.dense(x))
+
+
+class DebertaLayer(GradientCheckpointingLayer):
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.attention = DebertaAttention(config)
+        self.intermediate = DebertaIntermediate(config)
+        self.output = ResidualOutput(config.intermediate_size, config)
+
+    def forward(self, hidden: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        return run_layer(self, hidden, **kwargs)
+
+
+class DebertaConv(nn.Module):
+    """v2-xlarge and -xxlarge: neighbours of the embeddings, mixed into the first layer's output."""
+
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        size = config.conv_kernel_size
+        self.conv = nn.Conv1d(
+            config.hidden_size, config.hidden_size, size, padding=size // 2, groups=config.conv_groups
+        )
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+
+class DebertaEncoder(nn.Module):
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        self.layer = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
+        if config.relative_attention:
+            self.rel_embeddings = nn.Embedding(2 * config.relative_positions.span, config.hidden_size)
+            if config.norm_rel_ebd == "layer_norm":
+                self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.conv = DebertaConv(config) if config.conv_kernel_size > 0 else None
+
+
+@dataclass
+class Encoded:
+    """What the encoder hands back, packed."""
+
+    last: Tensor  # [T, hidden]
+    hidden_states: list[Tensor]  # embeddings and every layer's output, when asked for
+    attentions: list[Tensor]  # [n, heads, max_q, max_k] each, when asked for
+
+
+def relative_table(encoder: Any, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
+    """The encoder's relative positions for this batch; None for a model without them."""
+    if not (config.relative_attention and config.pos_att_type):
+        return None
+    norm = config.norm_rel_ebd == "layer_norm"
+    return RelativeTable(encoder, config.relative_positions, list(config.pos_att_type), norm, layout)
+
+
+def encode(
+    encoder: Any,
+    embedded: Tensor,  # [T, hidden]
+    layout: Layout,
+    config: DebertaConfig,
+    *,
+    depth: int | None = None,
+    keep_hidden: bool = False,
+    keep_attentions: bool = False,
+) -> Encoded:
+    """Run the first ``depth`` layers (None: all)."""
+    table = relative_table(encoder, config, layout)
+    result = Encoded(embedded, [embedded] if keep_hidden else [], [])
+    for index, layer in enumerate(encoder.layer[:depth]):
+        hidden, probs = _call_layer(
+            layer, result.last, config=config, layout=layout, table=table, keep_attention=keep_attentions
+        )
+        if index == 0 and config.conv_kernel_size > 0:
+            hidden = convolve(encoder.conv, embedded, hidden, layout, config)
+        result.last = hidden
+        if keep_hidden:
+            result.hidden_states.append(hidden)
+        if probs is not None:
+            result.attentions.append(probs)
+    return result
+
+
+def _call_layer(layer: Any, hidden: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+    if isinstance(layer, DebertaLayer):
+        return layer(hidden, **kwargs)  # checkpoints itself
+    if layer.gradient_checkpointing and layer.training:  # a stock layer under accelerate()
+        return layer._gradient_checkpointing_func(lambda x: run_layer(layer, x, **kwargs), hidden)
+    return run_layer(layer, hidden, **kwargs)
+
+
+def run_layer(
+    layer: Any,
+    hidden: Tensor,  # [T, hidden]
+    *,
+    config: DebertaConfig,
+    layout: Layout,
+    table: RelativeTable | None,
+    keep_attention: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """One layer over packed rows; the probabilities come second when asked for."""
+    att = layer.attention.self
+    context, probs = attention_context(att, project(att, hidden), config, layout, table, keep_attention)
+    return finish_layer(layer, context, hidden), probs
+
+
+def attention_context(
+    att: Any,
+    qkv: tuple[Tensor, Tensor, Tensor],
+    config: DebertaConfig,
+    layout: Layout,
+    table: RelativeTable | None,
+    keep_attention: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """Mixed values [queries, width] of one attention module."""
+    pos_k, pos_q = table.project(att) if table is not None else (None, None)
+    context, probs = disentangled_attention(
+        *qkv,
+        pos_k,
+        pos_q,
+        layout,
+        table.relative if table is not None else None,
+        scale=config.attention_scale,
+        p2p="p2p" in config.pos_att_type,
+        dropout=att.dropout.p if att.training else 0.0,
+        keep_probs=keep_attention,
+    )
+    return context.flatten(1), probs
+
+
+def finish_layer(layer: Any, context: Tensor, residual: Tensor) -> Tensor:
+    attended = layer.attention.output(context, residual)
+    return layer.output(layer.intermediate(attended), attended)
+
+
+def run_decoder_layer(
+    layer: Any,
+    memory: tuple[Tensor, Tensor],  # keys and values, projected once for all passes
+    queries: Tensor,  # [queries, hidden]
+    *,
+    config: DebertaConfig,
+    layout: Layout,
+    table: RelativeTable | None,
+) -> Tensor:
+    """The same layer with queries, and so the residual, that come from elsewhere (the mask decoder)."""
+    att = layer.attention.self
+    context, _ = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
+    return finish_layer(layer, context, queries)
+
+
+def layer_memory(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
+    return project_memory(layer.attention.self, hidden)
+
+
+def convolve(conv: Any, embedded: Tensor, output: Tensor, layout: Layout, config: DebertaConfig) -> Tensor:
+    """LayerNorm(output + act(dropout(conv(embedded)))), each sequence alone, zeros around it and in its gaps."""
+    sequence = torch.arange(layout.sequences, device=embedded.device)
+    sequence = sequence.repeat_interleave(layout.q_offsets.diff(), output_size=embedded.shape[0])
+    columns = layout.q_positions.long()
+    block = embedded.new_zeros(layout.sequences, layout.max_distance + 1, embedded.shape[1])
+    block = block.index_put((sequence, columns), embedded)
+    mixed = conv.conv(block.transpose(1, 2)).transpose(1, 2)[sequence, columns]
+    return conv.LayerNorm(output + ACT2FN[config.conv_act](conv.dropout(mixed)))
+
+
+class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
+    config: DebertaConfig
+    config_class = DebertaConfig
+    base_model_prefix = "deberta"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["DebertaLayer"]  # noqa: RUF012
+    _supports_sdpa = False
+    _supports_attention_backend = False
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, DisentangledSelfAttention) and hasattr(module, "q_bias"):
+            init.zeros_(module.q_bias)
+            init.zeros_(module.v_bias)
+
+
+@dataclass
+class PackedInput:
+    """A padded batch, or a list of ids, made ready for the packed encoder."""
+
+    words: Tensor  # ids [T] or embedded words [T, embedding_size]
+    layout: Layout
+    positions: Tensor  # [T] absolute positions for tables, not for distances
+    segments: Tensor | None
+    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all of them
+    shape: tuple[int, int]  # batch, length
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """[T, ...] -> [batch, length, ...], zeros at padding."""
+        if self.kept is None:
+            return rows.unflatten(0, self.shape)
+        padded = rows.new_zeros(self.shape[0] * self.shape[1], *rows.shape[1:])
+        return padded.index_copy(0, self.kept, rows).unflatten(0, self.shape)
+
+    def pack(self, padded: Tensor) -> Tensor:
+        """[batch, length, ...] -> [T, ...]."""
+        flat = padded.flatten(0, 1)
+        return flat if self.kept is None else flat[self.kept]
+
+    def pad_attention(self, probs: Tensor) -> Tensor:
+        """[n, heads, max_q, max_k] -> [batch, heads, length, length], zeros where padding looks or is looked at."""
+        if self.kept is None:
+            return probs
+        batch, length = self.shape
+        padded = probs.new_zeros(batch, probs.shape[1], length, length)
+        offsets = self.layout.q_offsets.tolist()
+        for b in range(batch):
+            columns = self.layout.q_positions[offsets[b] : offsets[b + 1]].long()
+            n = len(columns)
+            padded[b, :, columns[:, None], columns[None, :]] = probs[b, :, :n, :n]
+        return padded
+
+
+def pack_input(
+    config: DebertaConfig,
+    input_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    token_type_ids: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    inputs_embeds: Tensor | None = None,
+) -> PackedInput:
+    if (input_ids is None) == (inputs_embeds is None):
+        raise ValueError("give either input_ids or inputs_embeds")
+    words = input_ids if input_ids is not None else inputs_embeds
+    assert words is not None
+    if words.dim() != (2 if input_ids is not None else 3):
+        what = "input_ids" if input_ids is not None else "inputs_embeds"
+        raise ValueError(
+            f"{what} should be [batch, length{'' if input_ids is not None else ', width'}], got {list(words.shape)}"
+        )
+    shape = (words.shape[0], words.shape[1])
+    if shape[1] == 0:
+        raise ValueError("the text is empty: no tokens to encode")
+    _check_ids("input_ids", input_ids, config.vocab_size)
+    if config.type_vocab_size > 0:
+        _check_ids("token_type_ids", token_type_ids, config.type_vocab_size)
+    if attention_mask is not None and tuple(attention_mask.shape) != shape:
+        raise ValueError(
+            f"attention_mask should be [batch, length] = {list(shape)} like the input, got {list(attention_mask.shape)}"
+        )
+
+    exporting = torch.compiler.is_exporting()
+    kept = None
+    if attention_mask is None or (not exporting and bool(attention_mask.all())):
+        layout = Layout.rectangular(*shape, words.device)
+    elif exporting:  # fixed shapes: padding stays in and is not looked at
+        layout = Layout.rectangular(*shape, words.device, k_valid=attention_mask.bool().flatten())
+    else:
+        layout, kept = Layout.from_mask(attention_mask)
+    packed = PackedInput(words, layout, layout.q_positions, None, kept, shape)
+    packed.words = packed.pack(words)
+    if position_ids is not None:
+        packed.positions = packed.pack(position_ids.expand(shape))
+    if config.position_biased_input and not exporting and shape[1] > config.max_position_embeddings:
+        raise ValueError(
+            f"{shape[1]} tokens do not fit the {config.max_position_embeddings} absolute positions of this model"
+        )
+    if token_type_ids is not None and config.type_vocab_size > 0:
+        packed.segments = packed.pack(token_type_ids)
+    return packed
+
+
+def _check_ids(name: str, ids: Tensor | None, size: int) -> None:
+    """On a CPU a bad id gets a sentence; on a GPU the check would cost a synchronisation."""
+    if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+        return
+    low, high = torch.aminmax(ids)
+    if low < 0 or high >= size:
+        bad = int(low) if low < 0 else int(high)
+        raise ValueError(f"{name} holds {bad}, outside the vocabulary of {size} (0 to {size - 1})")
+
+
+class DebertaModel(DebertaPreTrainedModel):
+    def __init__(self, config: DebertaConfig):
+        super().__init__(config)
+        self.embeddings = DebertaEmbeddings(config)
+        self.encoder = DebertaEncoder(config)
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.embeddings.word_embeddings = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,  # [batch, length]
+        attention_mask: Tensor | None = None,  # [batch, length]; 0 where there is padding
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> BaseModelOutput:
+        packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        encoded = self.encode(
+            packed,
+            keep_hidden=self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            keep_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
+        )
+        return model_output(packed, encoded)
+
+    def encode(self, packed: PackedInput, **kwargs: Any) -> Encoded:
+        """The packed forward pass; keywords as in ``encode``."""
+        embedded = self.embeddings(packed.words, packed.positions, packed.segments)
+        return encode(self.encoder, embedded, packed.layout, self.config, **kwargs)
+
+
+def model_output(packed: PackedInput, encoded: Encoded) -> BaseModelOutput:
+    return BaseModelOutput(
+        last_hidden_state=packed.pad(encoded.last),
+        hidden_states=tuple(map(packed.pad, encoded.hidden_states)) or None,
+        attentions=tuple(map(packed.pad_attention, encoded.attentions)) or None,
+    )
