@@ -11,6 +11,7 @@ What official files hold beyond the encoder, kept here:
 """
 
 import json
+import logging
 import pickle
 import re
 from pathlib import Path
@@ -27,6 +28,7 @@ FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin
 GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
 
 State = dict[str, Tensor]
+logger = logging.getLogger(__name__)
 
 # In this order; each is a plain renaming of what one generation of checkpoints wrote.
 RENAMES = (
@@ -57,13 +59,11 @@ def weights_file(name: str | Path, generator: bool = False) -> Path:
     for file in candidates:
         try:
             found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
-        except OSError as error:
-            raise ValueError(
-                f"no folder and no hub model called {str(name)!r} ({str(error).splitlines()[0]})"
-            ) from None
+        except OSError:
+            found = None
         if found is not None:
             return Path(found)
-    raise ValueError(f"hub model {str(name)!r} holds none of {', '.join(candidates)}")
+    raise ValueError(f"no folder and no hub model within reach called {str(name)!r} with one of {', '.join(candidates)}")
 
 
 def read_state(file: Path) -> State:
@@ -119,9 +119,12 @@ def complete_config(config: DebertaConfig, state: State) -> DebertaConfig:
     fused = any(key.endswith("attention.self.in_proj.weight") for key in keys)
     if fused != (config.model_type == "deberta"):
         changes["model_type"] = "deberta" if fused else "deberta-v2"
+    positions = any(key.endswith("embeddings.position_embeddings.weight") for key in keys)
     if config.emd_steps < 0:
-        trained_with_emd = not config.position_biased_input and any("position_embeddings.weight" in k for k in keys)
-        changes["emd_steps"] = 2 if trained_with_emd else 0
+        changes["emd_steps"] = 2 if positions and not config.position_biased_input else 0
+    elif config.emd_steps > 0 and not positions:  # stock transformers dropped the table and kept the field
+        logger.warning("the weights hold no absolute positions for the mask decoder; going on without it")
+        changes["emd_steps"] = 0
     return DebertaConfig(**{**config.to_dict(), **changes}) if changes else config
 
 
@@ -189,9 +192,11 @@ class PretrainedLoading:
         if dtype == "auto":
             dtype = next(value.dtype for value in state.values() if value.is_floating_point())
         config.name_or_path = str(name)
-        return super().from_pretrained(  # type: ignore[misc]
+        loaded = super().from_pretrained(  # type: ignore[misc]
             None, *args, config=config, state_dict=state, dtype=dtype, **kwargs
         )
+        (loaded[0] if isinstance(loaded, tuple) else loaded).free_positions()
+        return loaded
 
     def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
         return super().load_state_dict(to_ours(state_dict), *args, **kwargs)  # type: ignore[misc]

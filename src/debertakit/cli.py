@@ -32,19 +32,14 @@ def main() -> None:
 @app.command()
 def models() -> None:
     """List the released models that debertakit knows as presets, with their parameter counts."""
-    from rich.console import Console
-    from rich.table import Table
-
     from debertakit.presets import parameter_counts
 
-    table = Table(title="released models")
-    for column in ("name", "layers", "hidden", "heads", "vocabulary", "backbone", "total"):
-        table.add_column(column, justify="left" if column == "name" else "right")
+    print(f"{'name':<20}{'layers':>7}{'hidden':>8}{'heads':>7}{'vocabulary':>12}{'backbone':>12}{'total':>12}")
     for row in parameter_counts():
-        millions = (f"{row.backbone / 1e6:,.1f} M", f"{row.total / 1e6:,.1f} M")
-        table.add_row(row.name, str(row.layers), str(row.hidden), str(row.heads), f"{row.vocabulary:,}", *millions)
-    console = Console()
-    console.print(table, width=max(console.width, 100))
+        print(
+            f"{row.name:<20}{row.layers:>7}{row.hidden:>8}{row.heads:>7}{row.vocabulary:>12,}"
+            f"{row.backbone / 1e6:>10,.1f} M{row.total / 1e6:>10,.1f} M"
+        )
 
 
 @app.command()

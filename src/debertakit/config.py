@@ -162,6 +162,8 @@ class DebertaConfig(PreTrainedConfig):
             raise ValueError(f"unknown norm_rel_ebd {self.norm_rel_ebd!r}; choose from layer_norm, none")
         if self.pos_att_type and not self.relative_attention:
             refuse(f"pos_att_type={'|'.join(self.pos_att_type)} needs relative_attention")
+        if self.norm_rel_ebd != "none" and not self.relative_attention:
+            refuse(f"norm_rel_ebd={self.norm_rel_ebd} needs relative_attention")
         if self.conv_kernel_size > 0 and self.conv_kernel_size % 2 == 0:
             refuse(f"conv_kernel_size={self.conv_kernel_size} must be odd to keep the length")
         if self.emd_steps > 0 and self.position_biased_input:

@@ -48,12 +48,12 @@ class LMPredictions(nn.Module):
 class DebertaForMaskedLM(DebertaPreTrainedModel):
     """Masked language model with the Enhanced Mask Decoder and the head that official checkpoints carry."""
 
+    decodes_masks = True
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.deberta = DebertaModel(config)
         self.lm_predictions = LMPredictions(config)
-        if config.emd_steps > 0:
-            self.deberta.embeddings.position_embeddings.weight.requires_grad_(True)
         self.post_init()
 
     def _init_weights(self, module: nn.Module) -> None:

@@ -54,9 +54,6 @@ class DebertaEmbeddings(nn.Module):
         self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.position_biased_input = config.position_biased_input
-        if self.position_embeddings is not None and not config.position_biased_input:
-            # Only a mask decoder uses it, and that one sets it free. Frozen, it survives fine-tuning as it was.
-            self.position_embeddings.weight.requires_grad_(False)
 
     def forward(
         self,
@@ -309,6 +306,17 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
     _no_split_modules = ["DebertaLayer"]  # noqa: RUF012
     _supports_sdpa = False
     _supports_attention_backend = False
+    decodes_masks = False
+
+    def post_init(self) -> None:
+        super().post_init()
+        self.free_positions()
+
+    def free_positions(self) -> None:
+        """The absolute position table learns where something reads it; elsewhere it rests, to survive fine-tuning."""
+        table = self.base_model.embeddings.position_embeddings
+        if table is not None:
+            table.requires_grad_(self.decodes_masks or self.config.position_biased_input)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

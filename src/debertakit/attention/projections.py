@@ -70,8 +70,9 @@ class RelativeTable:
 
     def __init__(self, encoder: Any, relative: RelativePositions, terms: list[str], norm: bool, layout: Layout):
         self.terms = terms
-        self.keep = not torch.is_grad_enabled() and not encoder.training and not torch.compiler.is_compiling()
-        self.relative = relative if self.keep else relative.cut(layout.max_distance)
+        tracing = torch.compiler.is_compiling()  # lengths are symbols there: no cutting, nothing kept
+        self.keep = not torch.is_grad_enabled() and not encoder.training and not tracing
+        self.relative = relative if self.keep or tracing else relative.cut(layout.max_distance)
         self._encoder, self._norm = encoder, norm
         self._rows = None if self.keep else self._normalised()
 

@@ -33,7 +33,7 @@ def fill_mask(text: str, model: DebertaForMaskedLM, tokenizer: Any, top: int = 5
     model.eval()
     logits, _ = model.predict(pack_input(model.config, ids, None), rows=masks)
     usable = min(len(tokenizer), logits.shape[-1])  # the released tables are longer than their vocabularies
-    best = logits[:, :usable].float().softmax(-1).topk(min(top, usable))
+    best = logits.float().softmax(-1)[:, :usable].topk(min(top, usable))
     filled = []
     for mask, probabilities, pieces in zip(masks.tolist(), best.values.tolist(), best.indices.tolist(), strict=True):
         candidates = []

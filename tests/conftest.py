@@ -1,0 +1,34 @@
+"""Shared by all tests: two threads, no network, small models."""
+
+import os
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from transformers.utils import logging
+
+from debertakit.config import DebertaConfig, preset
+
+logging.set_verbosity_error()
+logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def small(name: str = "deberta-v3-base", **overrides) -> DebertaConfig:
+    """A released variant, narrow and shallow."""
+    shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
+    return preset(name, **{**shape, "vocab_size": 101, "num_labels": 3, **overrides})
+
+
+def randomise(model: torch.nn.Module, std: float = 0.2) -> torch.nn.Module:
+    """Weights large enough that attention is far from uniform and every bias matters."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, std)
+    return model.eval()

@@ -1,0 +1,181 @@
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from debertakit.checkpoints import convert, embedding_residual, merge_gdes, read_state
+from debertakit.config import DebertaConfig
+from debertakit.heads import (
+    DebertaForMaskedLM,
+    DebertaForReplacedTokenDetection,
+    DebertaForSequenceClassification,
+)
+from debertakit.model import DebertaModel
+from tests.conftest import randomise, small
+
+IDS = torch.randint(1, 101, (2, 7), generator=torch.Generator().manual_seed(3))
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def microsoft_folder(folder, config, state, **files):
+    """Microsoft's own shape: half precision pickles, a config without model_type."""
+    folder.mkdir(exist_ok=True)
+    torch.save({key: value.half() for key, value in state.items()}, folder / "pytorch_model.bin")
+    for name, other in files.items():
+        torch.save({k: v.half() for k, v in other.items()}, folder / f"pytorch_model.{name}.bin")
+    written = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "emd_steps", "architectures")}
+    (folder / "config.json").write_text(json.dumps(written, default=str))
+    return folder
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
+def test_nothing_is_lost_there_and_back(name, tmp_path):
+    model = randomise(DebertaForMaskedLM(small(name)))
+    model.save_pretrained(tmp_path)
+    again, info = DebertaForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
+    assert same(model.state_dict(), again.state_dict())
+    assert not info["missing_keys"]
+    torch.testing.assert_close(again(IDS).logits, model(IDS).logits, atol=0, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
+def test_stock_transformers_loads_ours_with_the_same_outputs(name, tmp_path):
+    model = randomise(DebertaForSequenceClassification(small(name)))
+    model.save_pretrained(tmp_path)
+    stock = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path).eval()
+    assert type(stock).__module__.startswith("transformers.")
+    torch.testing.assert_close(stock(IDS).logits, model(IDS).logits, atol=1e-5, rtol=0)
+    # The class name in the file is the one that stock transformers knows.
+    assert json.loads((tmp_path / "config.json").read_text())["architectures"] == [type(stock).__name__]
+
+
+def test_a_fine_tuned_model_still_carries_the_mask_decoders_positions(tmp_path):
+    pretrained = randomise(DebertaForMaskedLM(small()))
+    pretrained.save_pretrained(tmp_path / "a")
+    tuned = DebertaForSequenceClassification.from_pretrained(tmp_path / "a")
+    positions = tuned.deberta.embeddings.position_embeddings.weight
+    assert torch.equal(positions, pretrained.deberta.embeddings.position_embeddings.weight)
+    assert not positions.requires_grad  # nothing trains it, weight decay must not either
+    tuned.save_pretrained(tmp_path / "b")
+    assert "deberta.embeddings.position_embeddings.weight" in load_file(tmp_path / "b" / "model.safetensors")
+
+
+def test_a_masked_lm_trained_by_transformers_runs_without_the_mask_decoder(tmp_path):
+    config = transformers.DebertaV2Config.from_dict({**small().to_dict(), "legacy": True})
+    stock = randomise(transformers.DebertaV2ForMaskedLM(config))
+    stock.tie_weights()
+    stock.save_pretrained(tmp_path)
+    ours = DebertaForMaskedLM.from_pretrained(tmp_path)
+    assert ours.config.emd_steps == 0
+    torch.testing.assert_close(ours(IDS).logits, stock(IDS).logits, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v3-base"])
+def test_microsofts_file_with_every_head(name, tmp_path):
+    config = small(name)
+    mlm, rtd = randomise(DebertaForMaskedLM(config)), randomise(DebertaForReplacedTokenDetection(config))
+    state = {**{k: v for k, v in rtd.state_dict().items() if "mask_predictions" in k}, **mlm.state_dict()}
+    state = {k.replace("deberta.", "bert.", 1): v for k, v in state.items()}
+    folder = microsoft_folder(tmp_path / "ms", config, state)
+    loaded = DebertaForMaskedLM.from_pretrained(folder)
+    assert loaded.dtype == torch.float32  # though the file is in half precision
+    assert loaded.config.model_type == config.model_type
+    assert loaded.config.emd_steps == 2
+    assert same({k: v.half().float() for k, v in mlm.state_dict().items()}, loaded.state_dict())
+    detector = DebertaForReplacedTokenDetection.from_pretrained(folder)
+    expected = rtd.mask_predictions.classifier.weight.half().float()
+    assert torch.equal(detector.mask_predictions.classifier.weight, expected)
+    assert DebertaModel.from_pretrained(folder, dtype="auto").dtype == torch.float16
+
+
+def test_the_generator_has_its_own_depth(tmp_path):
+    config = small()
+    big, little = DebertaForMaskedLM(config), randomise(DebertaForMaskedLM(small(num_hidden_layers=1)))
+    folder = microsoft_folder(tmp_path / "ms", config, big.state_dict(), generator=little.state_dict())
+    generator = DebertaForMaskedLM.from_pretrained(folder, generator=True)
+    assert generator.config.num_hidden_layers == 1
+    assert same({k: v.half().float() for k, v in little.state_dict().items()}, generator.state_dict())
+
+
+def test_gdes_residual_is_kept_and_merged(tmp_path):
+    config = small()
+    model = randomise(DebertaForReplacedTokenDetection(config))
+    table = "deberta.embeddings.word_embeddings"
+    generator = {f"{table}.weight": torch.randn(101, 32)}
+    residual = torch.randn(101, 32)
+    state = {**model.state_dict(), f"{table}._weight": residual}
+    assert torch.equal(embedding_residual(state, generator), residual)
+    del state[f"{table}.weight"]
+    folder = microsoft_folder(tmp_path / "ms", config, state)
+    with pytest.raises(ValueError, match="merge_gdes"):
+        DebertaForReplacedTokenDetection.from_pretrained(folder)
+    merged = merge_gdes(state, generator)
+    torch.testing.assert_close(merged[f"{table}.weight"], generator[f"{table}.weight"] + residual)
+    torch.testing.assert_close(embedding_residual({f"{table}.weight": merged[f"{table}.weight"]}, generator), residual)
+
+
+def test_convert_keeps_every_tensor(tmp_path):
+    config = small("deberta-base")
+    mlm = DebertaForMaskedLM(config)
+    state = {**mlm.state_dict(), "deberta.embeddings.word_embeddings._weight": torch.zeros(101, 32)}
+    folder = microsoft_folder(tmp_path / "ms", config, state)
+    convert(folder, tmp_path / "out")
+    assert set(read_state(tmp_path / "out" / "model.safetensors")) == set(state)
+    assert same(
+        DebertaForMaskedLM.from_pretrained(tmp_path / "out").state_dict(),
+        DebertaForMaskedLM.from_pretrained(folder).state_dict(),
+    )
+
+
+def test_sharded_files_load(tmp_path):
+    model = randomise(DebertaForMaskedLM(small()))
+    model.save_pretrained(tmp_path, max_shard_size="30KB")
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert same(DebertaForMaskedLM.from_pretrained(tmp_path).state_dict(), model.state_dict())
+
+
+def test_a_pickle_that_would_run_code_is_refused(tmp_path):
+    class Evil:
+        def __reduce__(self):
+            return (print, ("run",))
+
+    torch.save({"x": Evil()}, tmp_path / "pytorch_model.bin")
+    small().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="damaged or not a weights file"):
+        DebertaModel.from_pretrained(tmp_path)
+
+
+def test_bad_files_are_named(tmp_path):
+    with pytest.raises(ValueError, match="no folder and no hub model within reach called 'microsoft/nothing-here'"):
+        DebertaModel.from_pretrained("microsoft/nothing-here")
+    with pytest.raises(ValueError, match="holds no weights"):
+        DebertaModel.from_pretrained(tmp_path)
+    small().save_pretrained(tmp_path)
+    DebertaModel(small()).save_pretrained(tmp_path)
+    whole = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match="model.safetensors is damaged"):
+        DebertaModel.from_pretrained(tmp_path)
+    save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="no DeBERTa encoder"):
+        DebertaModel.from_pretrained(tmp_path)
+    transformers.BertConfig().save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="another architecture"):
+        DebertaModel.from_pretrained(tmp_path)
+
+
+def test_config_of_a_file_with_v2_names_and_v1_type(tmp_path):
+    """Microsoft's newer trainer splits v1's fused projections and leaves the config as it was."""
+    model = randomise(DebertaModel(small(share_att_key=False, norm_rel_ebd="none", position_buckets=-1)))
+    model.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "deberta"}))
+    loaded = DebertaModel.from_pretrained(tmp_path)
+    assert isinstance(loaded.config, DebertaConfig)
+    assert loaded.config.model_type == "deberta-v2"
+    assert same(loaded.state_dict(), model.state_dict())

@@ -1,0 +1,95 @@
+"""The command as a user runs it: in a process of its own."""
+
+import json
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from debertakit.config import PRESETS
+from debertakit.heads import DebertaForMaskedLM
+from tests.conftest import small
+
+
+def deberta(*arguments, code=0):
+    run = subprocess.run([sys.executable, "-m", "debertakit.cli", *map(str, arguments)], capture_output=True, text=True)
+    assert run.returncode == code, run.stderr
+    assert "Traceback" not in run.stderr
+    return run
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    from debertakit.text.tokenizers import train_tokenizer
+
+    folder = tmp_path_factory.mktemp("model")
+    text = folder / "text.txt"
+    text.write_text("a new store opened beside the new mall\n" * 30, encoding="utf-8")
+    deberta("tokenizer", "train", text, "--kind", "wordpiece", "--vocab-size", 60, "--out", folder)
+    tokenizer = train_tokenizer([text], kind="wordpiece", vocab_size=60)
+    torch.manual_seed(0)
+    DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(folder)
+    return folder
+
+
+def test_help_is_quick_and_imports_no_torch():
+    start = time.perf_counter()
+    shown = deberta("--help").stdout
+    assert "verify" in shown
+    assert time.perf_counter() - start < 3  # 0.3 s on a quiet laptop; torch alone takes several
+    code = "import sys; sys.argv=['deberta']; import debertakit.cli; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_models_lists_the_published_counts():
+    shown = deberta("models").stdout
+    assert all(name in shown for name in PRESETS)
+    published = {"deberta-base": "138.6", "deberta-v3-xsmall": "70.7", "deberta-v2-xxlarge": "1,564.5"}
+    for name, total in published.items():
+        assert total in next(line for line in shown.splitlines() if name in line)
+
+
+def test_verify_writes_its_figures(tmp_path):
+    shown = deberta("verify", "--variant", "deberta-v3-xsmall", "--json", tmp_path / "v.json").stdout
+    assert "deberta-v3-xsmall" in shown
+    (row,) = json.loads((tmp_path / "v.json").read_text())
+    assert row["passed"]
+    assert row["hidden"] <= 1e-5
+
+
+def test_fill(model):
+    lines = deberta("fill", "a new [MASK] opened", "--model", model, "--top", 3).stdout.splitlines()
+    assert len(lines) == 3
+    assert "%" in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("fill", "a new [MASK]", "--model", "/nowhere/at-all"), "/nowhere/at-all"),
+        (("verify", "--variant", "deberta-v9"), "unknown preset"),
+        (("tokenizer", "train", "/nowhere.txt", "--out", "/tmp/x"), "/nowhere.txt"),
+        (("convert", "/nowhere", "--out", "/tmp/x"), "/nowhere"),
+    ],
+)
+def test_a_mistake_is_one_line_and_code_2(arguments, message):
+    error = deberta(*arguments, code=2).stderr.strip()
+    assert message in error
+    assert len(error.splitlines()) == 1
+
+
+def test_mistakes_with_a_model_at_hand(model, tmp_path):
+    for text, message in (("", "empty"), ("a new store", "no [MASK]")):
+        error = deberta("fill", text, "--model", model, code=2).stderr.strip()
+        assert message in error
+        assert len(error.splitlines()) == 1
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    for file in model.iterdir():
+        content = file.read_bytes()
+        (broken / file.name).write_bytes(content[:-100] if file.suffix == ".safetensors" else content)
+    error = deberta("fill", "a new [MASK]", "--model", broken, code=2).stderr.strip()
+    assert "model.safetensors is damaged" in error
+    assert len(error.splitlines()) == 1

@@ -1,0 +1,63 @@
+import pytest
+import torch
+
+from debertakit.decoding import enhanced_mask_decoder
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.model import encode, pack_input
+from tests.conftest import randomise, small
+from tests.numpy_deberta import NumpyDeberta
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_logits_equal_numpy(steps):
+    config = small(emd_steps=steps)
+    model = randomise(DebertaForMaskedLM(config))
+    ids = torch.randint(1, 101, (1, 9))
+    expected = NumpyDeberta(model.state_dict(), config).masked_lm(ids[0].numpy(), steps)
+    torch.testing.assert_close(model(ids).logits[0].double(), torch.from_numpy(expected), atol=5e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
+def test_masked_rows_alone_give_what_all_rows_give(name):
+    model = randomise(DebertaForMaskedLM(small(name)))
+    ids, mask = torch.randint(1, 101, (3, 12)), torch.ones(3, 12, dtype=torch.long)
+    mask[1, 7:] = 0
+    packed = pack_input(model.config, ids, mask)
+    rows = torch.tensor([0, 3, 11, 12, 18, 30])
+    every, _ = model.predict(packed)
+    some, _ = model.predict(packed, rows)
+    torch.testing.assert_close(some, every[rows], atol=2e-5, rtol=0)
+
+
+def test_with_nothing_to_add_and_one_pass_it_is_the_last_layer():
+    """The paper: I = H and n = 1 is the ordinary decoder."""
+    config = small(emd_steps=1)
+    model = randomise(DebertaForMaskedLM(config)).deberta
+    packed = pack_input(config, torch.randint(1, 101, (2, 8)), None)
+    embedded = model.embeddings(packed.words, packed.positions)
+    below = encode(model.encoder, embedded, packed.layout, config, depth=1).last
+    rows = torch.arange(16)
+    decoded = enhanced_mask_decoder(model.encoder, below, torch.zeros_like(below), rows, packed.layout, config)
+    ordinary = encode(model.encoder, embedded, packed.layout, config).last
+    torch.testing.assert_close(decoded, ordinary, atol=1e-5, rtol=0)
+
+
+def test_absolute_positions_reach_the_logits_and_learn():
+    model = randomise(DebertaForMaskedLM(small()))
+    table = model.deberta.embeddings.position_embeddings.weight
+    ids = torch.randint(1, 101, (1, 6))
+    labels = torch.full_like(ids, -100)
+    labels[0, 2] = 7
+    model.train()(ids, labels=labels).loss.backward()
+    assert table.grad[2].abs().sum() > 0
+    assert table.grad[[0, 1, 3]].abs().sum() == 0  # only the masked row's position is decoded
+
+
+def test_past_the_table_the_last_position_serves():
+    model = randomise(DebertaForMaskedLM(small(max_position_embeddings=40, position_buckets=8)), 0.05)
+    assert model(torch.randint(1, 101, (1, 60))).logits.isfinite().all()
+
+
+def test_factorised_embeddings_work_with_the_decoder():
+    model = randomise(DebertaForMaskedLM(small(embedding_size=12)))
+    assert model(torch.randint(1, 101, (1, 6))).logits.shape == (1, 6, 101)

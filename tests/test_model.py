@@ -1,0 +1,185 @@
+import copy
+
+import pytest
+import torch
+import transformers
+
+from debertakit.attention.projections import _kept
+from debertakit.config import DebertaConfig
+from debertakit.model import DebertaModel
+from tests.conftest import randomise, small
+from tests.numpy_deberta import NumpyDeberta
+
+
+def stock_twin(model: DebertaModel, config: DebertaConfig):
+    stock = transformers.DebertaV2Model(transformers.DebertaV2Config.from_dict(config.to_dict())).eval()
+    stock.load_state_dict(model.state_dict())
+    return stock
+
+
+def test_hidden_states_equal_numpy():
+    config = small(emd_steps=0)
+    model = randomise(DebertaModel(config))
+    ids = torch.randint(1, 101, (1, 11))
+    expected = NumpyDeberta({f"deberta.{k}": v for k, v in model.state_dict().items()}, config).hidden(ids[0].numpy(), 2)
+    torch.testing.assert_close(model(ids).last_hidden_state[0].double(), torch.from_numpy(expected), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
+def test_a_sentence_does_not_depend_on_its_batch(name):
+    model = randomise(DebertaModel(small(name)))
+    texts = [torch.randint(1, 101, (n,)) for n in (1, 4, 9, 30)]
+    ids, mask = torch.zeros(4, 30, dtype=torch.long), torch.zeros(4, 30, dtype=torch.long)
+    for row, text in enumerate(texts):
+        ids[row, : len(text)], mask[row, : len(text)] = text, 1
+    together = model(ids, attention_mask=mask).last_hidden_state
+    for row, text in enumerate(texts):
+        alone = model(text[None]).last_hidden_state[0]
+        torch.testing.assert_close(together[row, : len(text)], alone, atol=1e-5, rtol=0)
+        assert together[row, len(text) :].abs().sum() == 0
+
+
+@pytest.mark.parametrize("length", [1, 513, 4096])
+def test_lengths_from_one_to_4096(length):
+    model = randomise(DebertaModel(small(num_hidden_layers=1)), 0.05)
+    with torch.no_grad():
+        out = model(torch.randint(1, 101, (1, length))).last_hidden_state
+    assert out.shape == (1, length, 32)
+    assert out.isfinite().all()
+
+
+def test_attentions_and_hidden_states_on_request():
+    config = small(emd_steps=0)
+    model = randomise(DebertaModel(config))
+    ids, mask = torch.randint(1, 101, (3, 8)), torch.ones(3, 8, dtype=torch.long)
+    mask[1, 5:] = 0
+    mask[2, :2] = 0
+    ours = model(ids, attention_mask=mask, output_attentions=True, output_hidden_states=True)
+    theirs = stock_twin(model, config)(ids, attention_mask=mask, output_attentions=True)
+    assert len(ours.hidden_states) == 3
+    real = (mask[:, :, None] * mask[:, None, :]).bool()[:, None].expand(-1, 2, -1, -1)
+    for a, b in zip(ours.attentions, theirs.attentions, strict=True):
+        torch.testing.assert_close(a[real], b[real], atol=1e-5, rtol=0)
+        assert a[~real].abs().sum() == 0
+    assert model(ids).attentions is None
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v3-base"])
+def test_gradient_checkpointing_changes_no_gradient(name):
+    model = DebertaModel(small(name)).train()
+    ids = torch.randint(1, 101, (2, 12))
+    grads = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable()
+        model.zero_grad()
+        torch.manual_seed(1)  # dropout on: the recomputed pass must draw the same masks
+        model(ids).last_hidden_state.square().mean().backward()
+        grads.append([p.grad.clone() for p in model.parameters() if p.grad is not None])
+    for a, b in zip(*grads, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_position_projections_are_kept_until_a_weight_changes():
+    model = randomise(DebertaModel(small()))
+    att, ids = model.encoder.layer[0].attention.self, torch.randint(1, 101, (1, 6))
+    fresh = lambda: copy.deepcopy(model)(ids).last_hidden_state  # noqa: E731  (a copy has nothing kept)
+    with torch.no_grad():
+        first = model(ids).last_hidden_state
+        kept = _kept[att]
+        model(ids)
+        assert _kept[att] is kept
+        att.key_proj.weight.mul_(1.5)
+        torch.testing.assert_close(model(ids).last_hidden_state, fresh(), atol=0, rtol=0)
+        assert not torch.allclose(first, model(ids).last_hidden_state)
+        for change in (
+            lambda: model.encoder.rel_embeddings.weight.add_(0.3),
+            lambda: model.encoder.LayerNorm.weight.add_(0.3),
+            lambda: model.double(),
+            lambda: model.float(),
+            lambda: model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()}),
+        ):
+            change()
+            torch.testing.assert_close(model(ids).last_hidden_state, fresh(), atol=0, rtol=0)
+    model(ids).last_hidden_state.sum().backward()
+    assert att.key_proj.weight.grad is not None  # with gradients on, nothing is taken from what was kept
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_autocast_stays_finite_where_stock_overflows(dtype):
+    """The mDeBERTa overflow: large projections, 512 tokens, scores past 65504."""
+    config = small(num_hidden_layers=1, emd_steps=0)
+    model = DebertaModel(config).eval()
+    with torch.no_grad():
+        for projection in ("query_proj", "key_proj"):
+            getattr(model.encoder.layer[0].attention.self, projection).weight.normal_(0, 15.0)
+    ids = torch.randint(1, 101, (1, 512))
+    with torch.no_grad(), torch.autocast("cpu", dtype):
+        assert model(ids).last_hidden_state.isfinite().all()
+        theirs = stock_twin(model, config)(ids).last_hidden_state
+    if dtype == torch.float16:
+        assert not theirs.isfinite().all()
+
+
+def test_factorised_embeddings_and_segments():
+    config = small(embedding_size=12, type_vocab_size=2, emd_steps=0)
+    model = randomise(DebertaModel(config))
+    ids, segments = torch.randint(1, 101, (2, 7)), torch.randint(0, 2, (2, 7))
+    theirs = stock_twin(model, config)(ids, token_type_ids=segments).last_hidden_state
+    torch.testing.assert_close(model(ids, token_type_ids=segments).last_hidden_state, theirs, atol=1e-5, rtol=0)
+
+
+def test_absolute_positions_at_the_input():
+    absolute = {"position_biased_input": True, "relative_attention": False, "pos_att_type": (), "norm_rel_ebd": "none"}
+    config = small(emd_steps=0, **absolute)
+    model = randomise(DebertaModel(config))
+    ids = torch.randint(1, 101, (2, 7))
+    torch.testing.assert_close(
+        model(ids).last_hidden_state, stock_twin(model, config)(ids).last_hidden_state, atol=1e-5, rtol=0
+    )
+    with pytest.raises(ValueError, match="512 absolute positions"):
+        model(torch.ones(1, 600, dtype=torch.long))
+
+
+def test_p2p_changes_the_result_and_trains():
+    model = randomise(DebertaModel(small(pos_att_type="c2p|p2c|p2p")))
+    ids = torch.randint(1, 101, (1, 9))
+    out = model(ids).last_hidden_state
+    out.sum().backward()
+    assert model.encoder.rel_embeddings.weight.grad.abs().sum() > 0
+    without = DebertaModel(small())
+    without.load_state_dict(model.state_dict())
+    assert not torch.allclose(out, without.eval()(ids).last_hidden_state)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({"input_ids": torch.tensor([[1, 101]])}, "holds 101, outside the vocabulary of 101"),
+        ({"input_ids": torch.tensor([[1, -1]])}, "holds -1"),
+        ({"input_ids": torch.ones(1, 0, dtype=torch.long)}, "empty"),
+        ({"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 4)}, "attention_mask"),
+        ({"input_ids": torch.ones(2, 3, dtype=torch.long), "attention_mask": torch.ones(2, 3, 3)}, "attention_mask"),
+        ({"input_ids": torch.ones(3, dtype=torch.long)}, "input_ids should be"),
+        ({}, "either input_ids or inputs_embeds"),
+    ],
+)
+def test_bad_input_is_named(inputs, message):
+    with pytest.raises(ValueError, match=message):
+        DebertaModel(small())(**inputs)
+
+
+def test_export_keeps_padding_and_gives_the_same():
+    model = randomise(DebertaModel(small()))
+    ids, mask = torch.randint(1, 101, (2, 10)), torch.ones(2, 10, dtype=torch.long)
+    mask[1, 6:] = 0
+    batch, length = torch.export.Dim("batch", min=2, max=16), torch.export.Dim("length", min=4, max=64)
+    shapes = {"input_ids": {0: batch, 1: length}, "attention_mask": {0: batch, 1: length}}
+    exported = torch.export.export(
+        model, (), {"input_ids": ids, "attention_mask": mask}, dynamic_shapes=shapes, strict=False
+    ).module()
+    ids, mask = torch.randint(1, 101, (3, 21)), torch.ones(3, 21, dtype=torch.long)
+    mask[0, 15:] = 0
+    ours = model(ids, attention_mask=mask).last_hidden_state
+    theirs = exported(input_ids=ids, attention_mask=mask)["last_hidden_state"]
+    torch.testing.assert_close(theirs[mask.bool()], ours[mask.bool()], atol=1e-5, rtol=0)

@@ -1,0 +1,46 @@
+import pytest
+import torch
+
+from debertakit import model as model_module
+from debertakit import verification
+from debertakit.attention import positions
+
+
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-xsmall"])
+def test_variants_pass(name):
+    row = verification.verify_variant(name)
+    assert row.passed, row
+    assert row.hidden > 0  # two implementations never agree to the last bit: something was compared
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    monkeypatch.setattr(verification, "LENGTHS", (17,))
+
+
+def test_it_notices_a_wrong_scale(quick, monkeypatch):
+    from debertakit.config import DebertaConfig
+
+    monkeypatch.setattr(DebertaConfig, "attention_scale", property(lambda self: self.attention_head_size**-0.5))
+    row = verification.verify_variant("deberta-v3-xsmall")
+    assert row.hidden > verification.TOLERANCE
+    assert row.gradients > verification.TOLERANCE
+    assert not row.passed
+
+
+def test_it_notices_distances_that_are_not_clamped(quick, monkeypatch):
+    """What stock transformers does past 512 tokens."""
+    clamped = positions.log_bucket
+    monkeypatch.setattr(positions, "log_bucket", lambda x, b, m: clamped(x, b, m) - (x <= -511))
+    positions._lookup.cache_clear()
+    row = verification.verify_variant("deberta-v3-xsmall")
+    positions._lookup.cache_clear()
+    assert row.hidden <= verification.TOLERANCE
+    assert row.past_512 > verification.TOLERANCE
+    assert not row.passed
+
+
+def test_a_result_that_is_not_a_number_fails(quick, monkeypatch):
+    finish = model_module.finish_layer
+    monkeypatch.setattr(model_module, "finish_layer", lambda *a: finish(*a) * torch.nan)
+    assert not verification.verify_variant("deberta-v3-xsmall").passed
