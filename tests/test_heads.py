@@ -79,9 +79,7 @@ def test_shapes_and_losses_of_the_other_heads():
     )
     assert answer.start_logits.shape == (2, 5)
     assert answer.loss > 0
-    choice = DebertaForMultipleChoice(small("deberta-base"))(
-        ids[:, None].repeat(1, 4, 1), labels=torch.tensor([0, 3])
-    )
+    choice = DebertaForMultipleChoice(small("deberta-base"))(ids[:, None].repeat(1, 4, 1), labels=torch.tensor([0, 3]))
     assert choice.logits.shape == (2, 4)
     assert choice.loss > 0
     with pytest.raises(ValueError, match="choices"):

@@ -21,7 +21,9 @@ def test_hidden_states_equal_numpy():
     config = small(emd_steps=0)
     model = randomise(DebertaModel(config))
     ids = torch.randint(1, 101, (1, 11))
-    expected = NumpyDeberta({f"deberta.{k}": v for k, v in model.state_dict().items()}, config).hidden(ids[0].numpy(), 2)
+    expected = NumpyDeberta({f"deberta.{k}": v for k, v in model.state_dict().items()}, config).hidden(
+        ids[0].numpy(), 2
+    )
     torch.testing.assert_close(model(ids).last_hidden_state[0].double(), torch.from_numpy(expected), atol=2e-5, rtol=0)
 
 

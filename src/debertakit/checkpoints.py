@@ -63,7 +63,9 @@ def weights_file(name: str | Path, generator: bool = False) -> Path:
             found = None
         if found is not None:
             return Path(found)
-    raise ValueError(f"no folder and no hub model within reach called {str(name)!r} with one of {', '.join(candidates)}")
+    raise ValueError(
+        f"no folder and no hub model within reach called {str(name)!r} with one of {', '.join(candidates)}"
+    )
 
 
 def read_state(file: Path) -> State:

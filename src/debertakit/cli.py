@@ -15,6 +15,8 @@ app = typer.Typer(
 )
 tokenizer_app = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your own text.")
 app.add_typer(tokenizer_app, name="tokenizer")
+recipes_app = typer.Typer(help="List the recipes of pretraining, or show one.")
+app.add_typer(recipes_app, name="recipes")
 
 
 def main() -> None:
@@ -110,6 +112,44 @@ def convert(
     print(f"{len(names)} tensors in {out}")
 
 
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="inference, training, memory or attention.")],
+    quick: Annotated[bool, typer.Option(help="Fewer layers, works and rounds; under 50 seconds.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write a row for each work to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own number if not given.")] = None,
+) -> None:
+    """Measure ours against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
+    suites = ("inference", "training", "memory", "attention")
+    if suite not in suites:
+        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")
+    _quiet()
+    import warnings
+
+    import torch
+
+    from debertakit.bench import report
+    from debertakit.bench import suites as available
+
+    warnings.filterwarnings("ignore")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    settings = available.Settings.quick_ones() if quick else available.Settings()
+    print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
+    results: list = []
+    for result in getattr(available, suite)(settings):
+        if not results:
+            print(report.header(result))
+        results.append(result)
+        print(report.line(result), flush=True)
+    if json_file is not None:
+        report.write_json(json_file, suite, results)
+    if plot is not None:
+        report.plot(plot, suite, results)
+
+
 @tokenizer_app.command("train")
 def tokenizer_train(
     files: Annotated[list[Path], typer.Argument(help="Text files, plain or compressed (.gz, .xz).")],
@@ -124,6 +164,46 @@ def tokenizer_train(
     tokenizer = train_tokenizer(files, kind=kind, vocab_size=vocab_size)
     tokenizer.save_pretrained(out)
     print(f"{len(tokenizer):,} pieces in {out}")
+
+
+@app.command()
+def pretrain(
+    recipe: Annotated[str, typer.Argument(help="Name of a recipe (deberta recipes), or the run.json of a run.")],
+    corpus: Annotated[str, typer.Option(help="Text, JSONL, Parquet, a folder, hf:NAME, or a prepared corpus.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
+    assignments: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field; may be repeated.")
+    ] = None,
+    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name; trained on the corpus if absent.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last good checkpoint.")] = False,
+    minutes: Annotated[float | None, typer.Option(help="Train for this long instead of the recipe's steps.")] = None,
+) -> None:
+    """Pretrain from raw text to a checkpoint; alone, or on many machines under torchrun."""
+    from debertakit.pretraining.command import run
+
+    _quiet()
+    figures = run(
+        recipe, corpus, out, assignments=assignments or [], tokenizer=tokenizer, resume=resume, minutes=minutes
+    )
+    print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+
+
+@recipes_app.callback(invoke_without_command=True)
+def recipes(context: typer.Context) -> None:
+    """List the recipes of pretraining."""
+    if context.invoked_subcommand is None:
+        from debertakit.pretraining.recipes import RECIPES
+
+        for name, function in RECIPES.items():
+            print(f"{name:<22}{(function.__doc__ or '').strip()}")
+
+
+@recipes_app.command("show")
+def recipes_show(name: Annotated[str, typer.Argument(help="Name of a recipe.")]) -> None:
+    """Print a recipe in full, as JSON."""
+    from debertakit.pretraining.recipes import recipe
+
+    print(recipe(name).to_json())
 
 
 def _quiet() -> None:

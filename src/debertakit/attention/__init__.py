@@ -4,26 +4,28 @@
 FlexAttention for CUDA. All take the same arguments and agree forward and backward (tests/attention).
 """
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from debertakit.attention import reference
+from debertakit.attention import cpu, reference
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
 
 __all__ = ["BACKENDS", "Layout", "RelativePositions", "disentangled_attention", "use_backend"]
 
-BACKENDS = ("auto", "reference")
+BACKENDS = ("auto", "reference", "cpu", "flex")
 _chosen: ContextVar[str] = ContextVar("debertakit_attention_backend", default="auto")
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Compute attention with this backend inside the ``with`` block: 'auto' or 'reference'."""
+    """Compute attention with this backend inside the ``with`` block; 'auto' takes the fastest that can."""
     if name not in BACKENDS:
         raise ValueError(f"unknown attention backend {name!r}; choose from {', '.join(BACKENDS)}")
     token = _chosen.set(name)
@@ -53,5 +55,36 @@ def disentangled_attention(
     """
     # Drawn from torch's own generator: manual_seed and gradient checkpointing reproduce it.
     seed = torch.randint(2**31 - 1, (), device="cpu") if dropout > 0.0 else None
+    backend = "reference" if keep_probs else _backend_for(q, layout, p2p)
+    if backend == "cpu":
+        return cpu.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed), None
+    if backend == "flex":
+        from debertakit.attention import flex  # imports torch's compiler: only for who uses it
+
+        return flex.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed), None
     out, probs = reference.attend(q, k, v, pos_k, pos_q, layout, relative, scale, p2p, dropout, seed)
     return out, probs if keep_probs else None
+
+
+def _backend_for(q: Tensor, layout: Layout, p2p: bool) -> str:
+    """p2p, and the padding that export leaves in, are the reference's alone."""
+    chosen = _chosen.get()
+    plain = not p2p and layout.k_valid is None
+    if chosen == "auto":
+        if q.is_cuda and plain:
+            return "flex"
+        if cpu.supports(q, layout, p2p):
+            return "cpu"
+        if q.device.type == "cpu" and not cpu.available():
+            _say_once(cpu.reason())
+        return "reference"
+    if chosen == "cpu" and not cpu.supports(q, layout, p2p):
+        raise ValueError(f"the cpu backend cannot compute this: {cpu.reason() or 'p2p, export or head size'}")
+    if chosen == "flex" and not plain:
+        raise ValueError("the flex backend computes neither p2p nor exported padding")
+    return chosen
+
+
+@lru_cache(maxsize=1)
+def _say_once(line: str) -> None:
+    logging.getLogger("debertakit").warning(line)

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
@@ -72,17 +73,26 @@ def attend(
     if pos_k is not None or pos_q is not None:
         if relative is None:
             raise ValueError("position tables came without the rule that maps distances to their rows")
-        lookup = relative.lookup(q.device)
+        lookup = _lookup(relative)
     if dropout > 0.0 and seed is None:
         raise ValueError("dropout needs a seed")
-    arguments = (
-        *(q, k, v, pos_k, pos_q),
-        *(layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible, lookup),
-        *(scale, dropout, seed),
-    )
+    rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
     if _plain(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
-        return _forward(*arguments)[0]
-    return attention_forward(*arguments)[0]
+        return _mix((q, k, v), (pos_k, pos_q), None, rows, lookup, scale, dropout, seed)
+    return attention_forward(q, k, v, pos_k, pos_q, *rows, lookup, scale, dropout, seed)[0]
+
+
+@torch.compiler.assume_constant_result
+def _lookup(relative: RelativePositions) -> Tensor:
+    """A constant of any graph.
+
+    Traced by torch.compile, numpy's float64 logarithms would become float32 and some distances change rows; made while
+    torch.export traces, a fake would stay in the cache.
+    """
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return relative.lookup("cpu")
+    with _disable_current_modes():
+        return relative.lookup("cpu")
 
 
 def _plain(q: Tensor) -> bool:
@@ -97,6 +107,25 @@ def _plain(q: Tensor) -> bool:
 
 def _any_grad(*tensors: Tensor | None) -> bool:
     return any(t is not None and t.requires_grad for t in tensors)
+
+
+_LayoutRows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # offsets and positions, of q and of k; visible
+
+
+def _mix(
+    content: tuple[Tensor, Tensor, Tensor],
+    tables: tuple[Tensor | None, Tensor | None],
+    lse: Tensor | None,
+    layout: _LayoutRows,
+    lookup: Tensor | None,
+    scale: float,
+    dropout: float,
+    seed: Tensor | None,
+) -> Tensor:
+    out = torch.empty(*content[0].shape, dtype=torch.float32)
+    _call("attention_forward", content, tables, (out,), lse, layout, lookup, scale, dropout, seed)
+    dtype = content[2].dtype
+    return out if dtype is torch.float32 else out.to(dtype)
 
 
 def _forward(
@@ -116,11 +145,9 @@ def _forward(
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Mixed values and the logsumexp of each row of scores, [heads, total queries]."""
-    out = torch.empty(q.shape, dtype=torch.float32)
-    lse = torch.empty((q.shape[1], q.shape[0]), dtype=torch.float32)
+    lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
     layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
-    _call("attention_forward", (q, k, v, pos_k, pos_q, out), (), lse, layout, lookup, scale, dropout, seed)
-    return out.to(v.dtype), lse
+    return _mix((q, k, v), (pos_k, pos_q), lse, layout, lookup, scale, dropout, seed), lse
 
 
 def _backward(
@@ -146,9 +173,11 @@ def _backward(
     """Gradients of q, k, v, pos_k, pos_q; those of the tables are empty without ``table_grads`` or a table."""
     layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
     grads = [torch.empty(t.shape, dtype=torch.float32) for t in (q, k, v)]
-    tables = [torch.empty(t.shape) if t is not None and table_grads else None for t in (pos_k, pos_q)]
-    given = (q, k, v, pos_k, pos_q, out)
-    _call("attention_backward", given, (d_out, *grads, *tables), lse, layout, lookup, scale, dropout, seed)
+    tables = [
+        torch.empty(t.shape, dtype=torch.float32) if t is not None and table_grads else None for t in (pos_k, pos_q)
+    ]
+    results = (out, d_out, *grads, *tables)
+    _call("attention_backward", (q, k, v), (pos_k, pos_q), results, lse, layout, lookup, scale, dropout, seed)
     d_q, d_k, d_v = (g.to(t.dtype) for g, t in zip(grads, (q, k, v), strict=True))
     d_pos_k, d_pos_q = (
         q.new_empty(0) if g is None or t is None else g.to(t.dtype) for g, t in zip(tables, (pos_k, pos_q), strict=True)
@@ -158,10 +187,11 @@ def _backward(
 
 def _call(
     name: str,
-    given: Sequence[Tensor | None],  # q, k, v, pos_k, pos_q, out
-    grads: Sequence[Tensor | None],  # d_out, d_q, d_k, d_v, d_pos_k, d_pos_q; none of them in forward
-    lse: Tensor,
-    layout: Sequence[Tensor | None],
+    content: tuple[Tensor, Tensor, Tensor],  # q, k, v
+    tables: tuple[Tensor | None, Tensor | None],  # pos_k, pos_q
+    results: Sequence[Tensor | None],  # out, then in backward d_out, d_q, d_k, d_v, d_pos_k, d_pos_q
+    lse: Tensor | None,  # forward may do without
+    layout: _LayoutRows,
     lookup: Tensor | None,
     scale: float,
     dropout: float,
@@ -170,23 +200,22 @@ def _call(
     library, why, gomp_parallel = _library()
     if library is None:
         raise RuntimeError(why)
-    # Converted copies must outlive the call: keep the lists. What the kernel writes is made above and never copied.
-    matrices = [_rows(t) for t in (*given, *grads)]
-    vectors = [_indices(t) for t in (*layout, lookup)]
-    q, k, v, pos_k, pos_q = matrices[:5]
-    assert q is not None and k is not None and v is not None and layout[0] is not None
-    _check_shapes(q, k, v, pos_k, pos_q, layout)
-    table = pos_k if pos_k is not None else pos_q
+    _check_shapes(content, tables, layout)
+    # Converted copies must outlive the call: keep the lists. What the kernel writes was made fp32 and contiguous.
+    matrices = [None if t is None else _rows(t) for t in (*content, *tables, *results)]
+    vectors = [None if t is None else _indices(t) for t in (*layout, lookup)]
     fields: list[int] = []
     for m in matrices:
-        fields += _NO_MATRIX if m is None else (m.data_ptr(), m.stride(0), m.stride(1))
+        fields += _NO_MATRIX if m is None else (m.data_ptr(), *m.stride()[:2])
     fields += _NO_MATRIX * (12 - len(matrices))
+    total_queries, heads, d = content[0].shape
     record = _CALL.pack(
         *fields,
-        lse.data_ptr(),
+        0 if lse is None else lse.data_ptr(),
         *[0 if t is None else t.data_ptr() for t in vectors],
-        *(layout[0].shape[0] - 1, q.shape[1], q.shape[2], q.shape[0], k.shape[0]),
-        *(0 if table is None else table.shape[0], 0 if lookup is None else lookup.shape[0] // 2),
+        *(layout[0].shape[0] - 1, heads, d, total_queries, content[1].shape[0]),
+        next((t.shape[0] for t in tables if t is not None), 0),
+        0 if lookup is None else lookup.shape[0] // 2,
         *(scale, dropout),
         *(int(dropout * 2**32), 0 if seed is None else int(seed) & 0xFFFFFFFF),
         *(torch.get_num_threads(), gomp_parallel),
@@ -197,42 +226,40 @@ def _call(
         raise kind(message)
 
 
-def _rows(t: Tensor | None) -> Tensor | None:
+def _rows(t: Tensor) -> Tensor:
     """fp32 with the last dimension contiguous, by a copy only where it has to be."""
-    if t is None or (t.dtype is torch.float32 and t.stride(2) == 1):
+    if t.dtype is torch.float32 and t.stride()[2] == 1:
         return t
     return t.to(torch.float32).contiguous()
 
 
-def _indices(t: Tensor | None) -> Tensor | None:
-    if t is None or (t.dtype is torch.int32 and t.is_contiguous()):
+def _indices(t: Tensor) -> Tensor:
+    if t.dtype is torch.int32 and t.is_contiguous():
         return t
     return t.to(torch.int32).contiguous()
 
 
 def _check_shapes(
-    q: Tensor, k: Tensor, v: Tensor, pos_k: Tensor | None, pos_q: Tensor | None, layout: Sequence[Tensor | None]
+    content: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor | None, Tensor | None], layout: _LayoutRows
 ) -> None:
     """What the kernel takes on trust; a wrong shape there would be a wrong address."""
-    heads, d = q.shape[1:]
+    (queries, heads, d), k, v = (t.shape for t in content)
+    keys = k[0]
     if d % 8:
         raise ValueError(f"the fused kernel takes head sizes that are multiples of 8, got {d}")
-    if k.shape[1:] != q.shape[1:] or v.shape != k.shape:
-        raise ValueError(f"q, k and v do not fit together: {tuple(q.shape)}, {tuple(k.shape)}, {tuple(v.shape)}")
-    for table in (pos_k, pos_q):
-        if table is not None and table.shape[1:] != q.shape[1:]:
-            raise ValueError(f"a position table {tuple(table.shape)} does not fit {heads} heads of size {d}")
-    if pos_k is not None and pos_q is not None and pos_k.shape[0] != pos_q.shape[0]:
-        raise ValueError(f"the position tables have {pos_k.shape[0]} and {pos_q.shape[0]} rows")
+    if k != (keys, heads, d) or v != k:
+        raise ValueError(f"q, k and v do not fit together: {(queries, heads, d)}, {tuple(k)}, {tuple(v)}")
+    rows = [t.shape for t in tables if t is not None]
+    if any(r != (rows[0][0], heads, d) for r in rows):
+        raise ValueError(f"position tables {[tuple(r) for r in rows]} do not fit {heads} heads of size {d}")
     q_offsets, k_offsets, q_positions, k_positions, visible = layout
-    assert q_offsets is not None and k_offsets is not None and q_positions is not None and k_positions is not None
     if (
         q_offsets.shape != k_offsets.shape
-        or q_positions.shape[0] != q.shape[0]
-        or k_positions.shape[0] != k.shape[0]
-        or (visible is not None and visible.shape[0] != q.shape[0])
+        or q_positions.shape[0] != queries
+        or k_positions.shape[0] != keys
+        or (visible is not None and visible.shape[0] != queries)
     ):
-        raise ValueError(f"the layout is not that of {q.shape[0]} queries and {k.shape[0]} keys")
+        raise ValueError(f"the layout is not that of {queries} queries and {keys} keys")
 
 
 attention_forward = torch.library.custom_op(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     q_offsets: Tensor
     """int32 [n + 1]: the queries of sequence s are rows q_offsets[s] to q_offsets[s + 1]."""

@@ -134,11 +134,11 @@ def keep_mask(layout: Layout, heads: int, dropout: float, seed: Tensor) -> Tenso
     query = layout.pad_queries(torch.arange(layout.q_positions.shape[0], device=device))[:, None, :, None]
     head = torch.arange(heads, device=device)[None, :, None, None]
     key = torch.arange(layout.max_k, device=device)
-    row_state = _mix(seed.to(device).long() + query * 0x9E3779B1 + head * 0x85EBCA77)
-    return _mix(row_state ^ ((key * 0xC2B2AE3D) & 0xFFFFFFFF)) >= int(dropout * 2**32)
+    row_state = mix(seed.to(device).long() + query * 0x9E3779B1 + head * 0x85EBCA77)
+    return mix(row_state ^ ((key * 0xC2B2AE3D) & 0xFFFFFFFF)) >= int(dropout * 2**32)
 
 
-def _mix(x: Tensor) -> Tensor:
+def mix(x: Tensor) -> Tensor:
     """A 32-bit integer hash (two multiply-xorshift rounds), in int64 because torch has no unsigned arithmetic."""
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF

@@ -1,0 +1,123 @@
+"""Disentangled attention on CUDA through torch's FlexAttention.
+
+The two position terms become tables by row, c2p [heads, queries, rows] and p2c [heads, keys, rows], linear in the
+length; the score function reads them at row(i - j) while the fused kernel runs. Sequences packed one behind the
+other, causal and prefix limits go into the block mask, so whole blocks outside a sequence are never touched.
+
+FlexAttention has no dropout on probabilities. With m_ij the dropout mask, two runs give it exactly:
+
+    sum_j m_ij p_ij v_j = softmax over the kept keys (with v) * exp(logsumexp over kept - logsumexp over all)
+
+The equations are tested on CPU, where torch runs FlexAttention unfused and forward only. We have not run this file
+on a GPU.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+
+from debertakit.attention.layout import Layout
+from debertakit.attention.positions import RelativePositions
+from debertakit.attention.reference import mix
+
+_masks: WeakKeyDictionary[Layout, Any] = WeakKeyDictionary()
+
+
+def attend(
+    q: Tensor,  # [total queries, heads, d]
+    k: Tensor,  # [total keys, heads, d]
+    v: Tensor,  # [total keys, heads, d]
+    pos_k: Tensor | None,  # [rows, heads, d]
+    pos_q: Tensor | None,  # [rows, heads, d]
+    layout: Layout,
+    relative: RelativePositions | None,
+    scale: float,
+    dropout: float = 0.0,
+    seed: Tensor | None = None,
+) -> Tensor:
+    """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
+    score = _score_function(q, k, pos_k, pos_q, layout, relative, scale)
+    packed = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]  # [1, heads, rows, d]
+    run = _compiled() if q.is_cuda else flex_attention
+    mask = _block_mask(layout)
+    if dropout > 0.0:
+        if seed is None:
+            raise ValueError("dropout needs a seed")
+        kept_only = _keep_function(score, layout, dropout, seed.to(q.device))
+        out, kept = run(*packed, kept_only, mask, scale, return_aux=AuxRequest(lse=True))
+        _, all_ = run(*packed, score, mask, scale, return_aux=AuxRequest(lse=True))
+        out = out * ((kept.lse - all_.lse).exp() / (1.0 - dropout)).unsqueeze(-1).to(out.dtype)
+    else:
+        out = run(*packed, score, mask, scale)
+    return out.squeeze(0).transpose(0, 1)
+
+
+@lru_cache(maxsize=1)
+def _compiled() -> Callable[..., Any]:
+    return torch.compile(flex_attention, dynamic=True)
+
+
+def _score_function(
+    q: Tensor,
+    k: Tensor,
+    pos_k: Tensor | None,
+    pos_q: Tensor | None,
+    layout: Layout,
+    relative: RelativePositions | None,
+    scale: float,
+) -> Callable[..., Tensor]:
+    if pos_k is None and pos_q is None:
+        return lambda score, b, h, i, j: score
+    if relative is None:
+        raise ValueError("position tables came without the rule that maps distances to their rows")
+    c2p = torch.einsum("ihd,rhd->hir", q * scale, pos_k) if pos_k is not None else None
+    p2c = torch.einsum("jhd,rhd->hjr", k, pos_q * scale) if pos_q is not None else None
+    lookup, reach = relative.lookup(q.device), relative.reach
+    q_positions, k_positions = layout.q_positions, layout.k_positions
+
+    def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        row = lookup[(q_positions[i] - k_positions[j]).clamp(-reach, reach) + reach]
+        if c2p is not None:
+            score = score + c2p[h, i, row]
+        if p2c is not None:
+            score = score + p2c[h, j, row]
+        return score
+
+    return score_mod
+
+
+def _keep_function(score: Callable[..., Tensor], layout: Layout, dropout: float, seed: Tensor) -> Callable[..., Tensor]:
+    """The score function with what dropout drops at minus infinity; the mask is ``reference.keep_mask``'s."""
+    key_start = layout.k_offsets[:-1].repeat_interleave(layout.k_offsets.diff())
+    threshold = int(dropout * 2**32)
+
+    def score_mod(x: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+        state = mix(seed.long() + i.long() * 0x9E3779B1 + h.long() * 0x85EBCA77)
+        key = (j - key_start[j]).long()
+        keep = mix(state ^ ((key * 0xC2B2AE3D) & 0xFFFFFFFF)) >= threshold
+        return torch.where(keep, score(x, b, h, i, j), -float("inf"))
+
+    return score_mod
+
+
+def _block_mask(layout: Layout) -> Any:
+    """Built once per layout: all layers share it."""
+    if layout not in _masks:
+        sequence = torch.arange(layout.sequences, device=layout.q_offsets.device)
+        of_query = sequence.repeat_interleave(layout.q_offsets.diff())
+        of_key = sequence.repeat_interleave(layout.k_offsets.diff())
+        key_start = layout.k_offsets[:-1].repeat_interleave(layout.k_offsets.diff())
+        visible = layout.visible
+
+        def mask_mod(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
+            same = of_query[i] == of_key[j]
+            return same if visible is None else same & (j - key_start[j] < visible[i])
+
+        queries, keys = layout.q_positions.shape[0], layout.k_positions.shape[0]
+        _masks[layout] = create_block_mask(mask_mod, None, None, queries, keys, device=layout.q_offsets.device)
+    return _masks[layout]

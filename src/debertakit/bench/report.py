@@ -1,0 +1,95 @@
+"""Print, store and draw what a bench measured."""
+
+import json
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+
+from debertakit.attention import cpu
+from debertakit.bench.contest import Result
+from debertakit.bench.suites import Peak
+
+NAMES = {"ours": "debertakit", "hf": "HF DeBERTa", "bert": "HF BERT (SDPA)", "ort": "ONNX Runtime, HF DeBERTa"}
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures come from."""
+    return {
+        "cpu": _cpu_name(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "python": platform.python_version(),
+        "attention": "fused kernel" if cpu.available() else f"reference ({cpu.reason()})",
+    }
+
+
+def _cpu_name() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor() or platform.machine()
+
+
+def header(result: Result | Peak) -> str:
+    if isinstance(result, Peak):
+        return f"{'work':<10}{'ours':>12}{'HF':>12}{'BERT':>12}{'ours/HF':>10}"
+    return f"{'work':<10}{'ours ms':>18}{'HF ms':>18}{'BERT ms':>18}{'ORT ms':>18}{'over HF':>10}{'over BERT':>11}"
+
+
+def line(result: Result | Peak) -> str:
+    """One row: medians with half the interquartile range; how much faster than HF; our time over BERT's."""
+    if isinstance(result, Peak):
+        cells = "".join(
+            f"{'-':>12}" if x is None else f"{x:>9,.0f} MB" for x in (result.ours_mb, result.hf_mb, result.bert_mb)
+        )
+        share = "" if result.hf_mb is None else f"{result.ours_mb / result.hf_mb:>10.3f}"
+        return f"{result.work:<10}{cells}{share}"
+    cells = ""
+    for name in NAMES:
+        timing = result.times.get(name)
+        shown = "-" if timing is None else f"{timing.median:,.2f} ±{(timing.high - timing.low) / 2:.2f}"
+        cells += f"{shown:>18}"
+    over_hf, bert = result.ratio("hf"), result.ratio("bert")
+    faster = "-" if over_hf is None else f"{over_hf:.2f}x"
+    tax = "-" if bert is None else f"{1 / bert:.2f}"
+    return f"{result.work:<10}{cells}{faster:>10}{tax:>11}"
+
+
+def write_json(path: Path, suite: str, results: list[Any]) -> None:
+    path.write_text(
+        json.dumps([result.row() | {"suite": suite} for result in results], indent=1) + "\n", encoding="utf-8"
+    )
+
+
+def plot(path: Path, suite: str, results: list[Any]) -> None:
+    """Bars relative to ours: shorter is better."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ImportError("drawing needs matplotlib: pip install 'debertakit[bench]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    works = [result.work for result in results]
+    unit = "mb" if isinstance(results[0], Peak) else "ms"
+    rows = [result.row() for result in results]
+    peers = [name for name in NAMES if any(row.get(f"{name}_{unit}") for row in rows)]
+    figure, axes = pyplot.subplots(figsize=(1.6 + 1.3 * len(works), 4))
+    width = 0.8 / len(peers)
+    for place, name in enumerate(peers):
+        heights = [(row[f"{name}_{unit}"] or 0) / row[f"ours_{unit}"] for row in rows]
+        bars = axes.bar([i + place * width for i in range(len(works))], heights, width, label=NAMES[name])
+        axes.bar_label(bars, [f"{h:.2f}" if h else "" for h in heights], fontsize=7)
+    axes.set_xticks([i + 0.4 - width / 2 for i in range(len(works))], works)
+    axes.set_ylabel(f"{'memory' if unit == 'mb' else 'time'}, debertakit = 1")
+    axes.set_title(f"deberta bench {suite} ({torch.get_num_threads()} threads)")
+    axes.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=130)
+    pyplot.close(figure)

@@ -1,0 +1,236 @@
+"""What is measured: whole-model inference, whole training steps, attention alone, and attention's memory.
+
+The shape is v3-base's (12 heads of 64, feed-forward 3072, 256 buckets) with a small vocabulary: looking words up
+costs nothing, and a large table would only hide differences in the optimiser's time. Peers are transformers'
+DeBERTa-v2, its BERT with SDPA (no position terms in attention at all: what "no tax" means), and, for inference,
+ONNX Runtime on transformers' DeBERTa as exported by torch.
+"""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor
+
+from debertakit.bench.contest import Result, contest
+from debertakit.config import DebertaConfig, preset
+from debertakit.model import DebertaModel
+
+VOCABULARY = 1000
+# 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.
+MNLI_LENGTHS = [12, 16, 18, 19, 21, 22, 24, 25, 26, 27, 29, 30, 31, 33, 34, 35,
+                37, 38, 39, 41, 42, 44, 45, 47, 49, 51, 54, 56, 60, 64, 71, 86]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings:
+    layers: int = 12
+    seconds: float = 12.0
+    """Time for each work, all contestants together."""
+    quick: bool = False
+
+    @classmethod
+    def quick_ones(cls) -> "Settings":
+        return cls(layers=2, seconds=2.5, quick=True)
+
+
+def shape(layers: int) -> DebertaConfig:
+    return preset("deberta-v3-base", num_hidden_layers=layers, vocab_size=VOCABULARY, emd_steps=0)
+
+
+def models(layers: int) -> dict[str, Any]:
+    """The contestants, ours and HF's with the same weights."""
+    config = shape(layers)
+    hf = transformers.DebertaV2Model(transformers.DebertaV2Config.from_dict(config.to_dict()))
+    ours = DebertaModel(config)
+    ours.load_state_dict(hf.state_dict())
+    bert = transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=4096, attn_implementation="sdpa"
+        ),
+        add_pooling_layer=False,
+    )
+    return {"ours": ours, "hf": hf, "bert": bert}
+
+
+def batch(lengths: list[int]) -> dict[str, Tensor]:
+    longest = max(lengths)
+    ids = torch.randint(5, VOCABULARY, (len(lengths), longest))
+    mask = torch.arange(longest)[None, :] < torch.tensor(lengths)[:, None]
+    return {"input_ids": ids, "attention_mask": mask.long()}
+
+
+def inference(settings: Settings) -> Iterator[Result]:
+    works = {
+        "1x16": [16],
+        "1x32": [32],
+        "8x128": [128] * 8,
+        "4x512": [512] * 4,
+        "1x2048": [2048],
+        "mnli32": MNLI_LENGTHS,
+    }
+    if settings.quick:
+        works = {name: works[name] for name in ("1x16", "8x128", "4x512", "mnli32")}
+    runners = {name: model.eval() for name, model in models(settings.layers).items()}
+    session = _onnx_session(runners["hf"])
+    for name, lengths in works.items():
+        inputs = batch(lengths)
+        contestants: dict[str, Callable[[], object]] = {
+            key: _inference_run(model, inputs) for key, model in runners.items()
+        }
+        if session is not None:
+            feed = {key: value.numpy() for key, value in inputs.items()}
+            contestants["ort"] = lambda feed=feed: session.run(None, feed)
+        yield contest(name, contestants, settings.seconds)
+
+
+def _inference_run(model: Any, inputs: dict[str, Tensor]) -> Callable[[], object]:
+    def run() -> object:
+        with torch.inference_mode():
+            return model(**inputs)
+
+    return run
+
+
+def _onnx_session(model: Any) -> Any:
+    """Transformers' DeBERTa in ONNX Runtime, or None where that is not installed."""
+    try:
+        import onnxruntime
+        import onnxscript  # noqa: F401  (torch's exporter needs it)
+    except ImportError:
+        return None
+    from contextlib import redirect_stdout
+    from io import StringIO
+
+    inputs = batch([8, 6])
+    batch_dim, length_dim = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=4096)
+    shapes = {name: {0: batch_dim, 1: length_dim} for name in inputs}
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad(), redirect_stdout(StringIO()):
+        path = str(Path(folder) / "hf.onnx")
+        torch.onnx.export(model, (), path, kwargs=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        options.log_severity_level = 3
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def training(settings: Settings) -> Iterator[Result]:
+    works = {"16x128": [128] * 16, "4x512": [512] * 4}
+    layers = min(settings.layers, 4)
+    if settings.quick:
+        works = {"16x128": works["16x128"]}
+    runners = {name: model.train() for name, model in models(layers).items()}
+    optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-5) for name, model in runners.items()}
+    for name, lengths in works.items():
+        inputs = batch(lengths)
+        contestants = {key: _training_run(model, optimisers[key], inputs) for key, model in runners.items()}
+        yield contest(name, contestants, settings.seconds * 2)
+
+
+def _training_run(model: Any, optimiser: torch.optim.Optimizer, inputs: dict[str, Tensor]) -> Callable[[], object]:
+    def step() -> None:
+        optimiser.zero_grad(set_to_none=True)
+        model(**inputs).last_hidden_state.square().mean().backward()
+        optimiser.step()
+
+    return step
+
+
+def attention(settings: Settings) -> Iterator[Result]:
+    """One layer's attention, projections included, forward and backward ("+") and forward alone."""
+    works = {"1x32": [32], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}
+    if settings.quick:
+        works = {name: works[name] for name in ("8x128", "4x512")}
+    for name, lengths in works.items():
+        hidden = torch.randn(len(lengths), lengths[0], 768)
+        for backward in (False, True):
+            contestants = {key: _attention_run(key, hidden, backward) for key in ("ours", "hf", "bert")}
+            yield contest(name + ("+" if backward else ""), contestants, settings.seconds / 2)
+
+
+def _attention_run(contestant: str, hidden: Tensor, backward: bool) -> Callable[[], object]:
+    """A self-attention module of one contestant over [batch, length, 768] as a closure."""
+    forward = attention_forward(contestant, hidden.shape[0], hidden.shape[1])
+
+    def run() -> None:
+        with torch.set_grad_enabled(backward):
+            x = hidden.detach().requires_grad_(backward)
+            out = forward(x)
+            if backward:
+                out.sum().backward()
+
+    return run
+
+
+def attention_forward(contestant: str, batch_size: int, length: int) -> Callable[[Tensor], Tensor]:
+    torch.manual_seed(0)
+    model = models(1)[contestant].eval()
+    layer = model.encoder.layer[0].attention.self
+    if contestant == "bert":
+        return lambda x: layer(x)[0]
+    mask = torch.ones(batch_size, length, dtype=torch.long)
+    if contestant == "hf":
+        encoder = model.encoder
+
+        def hf(x: Tensor) -> Tensor:
+            wide, relative = encoder.get_attention_mask(mask), encoder.get_rel_pos(x)
+            return layer(x, wide, relative_pos=relative, rel_embeddings=encoder.get_rel_embedding())[0]
+
+        return hf
+
+    from debertakit.attention.layout import Layout
+    from debertakit.attention.projections import project
+    from debertakit.model import attention_context, relative_table
+
+    layout = Layout.rectangular(batch_size, length, "cpu")
+
+    def ours(x: Tensor) -> Tensor:
+        table = relative_table(model.encoder, model.config, layout)
+        return attention_context(layer, project(layer, x.flatten(0, 1)), model.config, layout, table)[0]
+
+    return ours
+
+
+@dataclass(frozen=True)
+class Peak:
+    work: str
+    ours_mb: float
+    hf_mb: float | None
+    bert_mb: float | None
+
+    def row(self) -> dict[str, object]:
+        return {"work": self.work, "ours_mb": self.ours_mb, "hf_mb": self.hf_mb, "bert_mb": self.bert_mb}
+
+
+def memory(settings: Settings) -> Iterator[Peak]:
+    """What one layer's attention, forward and backward, adds to the peak memory of a process of its own."""
+    lengths = (1024, 2048) if settings.quick else (1024, 2048, 4096, 8192)
+    for length in lengths:
+        hf = peak_memory("hf", length) if length <= 4096 else None  # past that transformers needs over 20 GB
+        yield Peak(f"1x{length}", peak_memory("ours", length), hf, peak_memory("bert", length))
+
+
+def peak_memory(contestant: str, length: int) -> float:
+    """Megabytes, measured in a fresh process: a process's own record never goes down."""
+    code = f"from debertakit.bench.suites import _print_peak; _print_peak({contestant!r}, {length})"
+    run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
+    return float(run.stdout.split()[-1])
+
+
+def _print_peak(contestant: str, length: int) -> None:
+    import resource
+
+    forward = attention_forward(contestant, 1, length)
+    warm = torch.randn(1, 16, 768, requires_grad=True)
+    attention_forward(contestant, 1, 16)(warm).sum().backward()
+    x = torch.randn(1, length, 768, requires_grad=True)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    forward(x).sum().backward()
+    kilobytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+    print(round(kilobytes / (1024 * 1024 if sys.platform == "darwin" else 1024), 1))

@@ -1,0 +1,57 @@
+import json
+import time
+
+import pytest
+import torch
+
+from debertakit.bench import report, suites
+from debertakit.bench.contest import Result, Timing, contest
+
+
+def test_contest_times_every_contestant_in_turn():
+    calls = []
+
+    def run(name, seconds):
+        return lambda: (calls.append(name), time.sleep(seconds))
+
+    result = contest("1x1", {"ours": run("ours", 0.002), "hf": run("hf", 0.006)}, seconds=0.1)
+    assert 2 < result.ratio("hf") < 4
+    assert result.ratio("bert") is None
+    assert abs(calls.count("ours") - calls.count("hf")) == 0
+    assert calls[2:6] == ["ours", "hf", "hf", "ours"]  # the order turns from round to round
+
+
+def test_rows_have_a_column_for_every_peer(tmp_path):
+    result = Result("8x128", {"ours": Timing(1.0, 0.9, 1.1), "hf": Timing(2.0, 1.9, 2.1), "bert": None})
+    report.write_json(tmp_path / "x.json", "inference", [result])
+    (row,) = json.loads((tmp_path / "x.json").read_text())
+    assert (row["work"], row["ours_ms"], row["hf_ms"], row["bert_ms"], row["ort_ms"]) == ("8x128", 1.0, 2.0, None, None)
+    assert "2.00x" in report.line(result)
+    report.plot(tmp_path / "x.png", "inference", [result])
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_contestants_do_the_same_work():
+    models = {name: model.eval() for name, model in suites.models(1).items()}
+    inputs = suites.batch([9, 5])
+    with torch.inference_mode():
+        outputs = {name: model(**inputs).last_hidden_state for name, model in models.items()}
+    mask = inputs["attention_mask"].bool()
+    torch.testing.assert_close(outputs["ours"][mask], outputs["hf"][mask], atol=1e-5, rtol=0)
+    assert outputs["bert"].shape == outputs["ours"].shape
+    counts = {name: sum(p.numel() for p in model.encoder.layer.parameters()) for name, model in models.items()}
+    assert counts["ours"] == counts["hf"] == counts["bert"]
+
+
+def test_attention_alone_agrees_too():
+    x = torch.randn(2, 20, 768)
+    with torch.no_grad():
+        ours, hf = (suites.attention_forward(name, 2, 20)(x) for name in ("ours", "hf"))
+    torch.testing.assert_close(ours, hf.flatten(0, 1), atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("contestant", ["ours", "hf"])
+def test_peak_memory_is_measured_in_a_process_of_its_own(contestant):
+    peak = suites.peak_memory(contestant, 1024)
+    scores = 12 * 1024 * 1024 * 4 / 2**20  # one [heads, length, length] tensor, in MB
+    assert peak < scores * 1.5 if contestant == "ours" else peak > scores * 2
