@@ -1,4 +1,4 @@
-"""Shared by all tests: two threads, no network, small models."""
+"""Shared by all tests: one thread, no network, small models."""
 
 import os
 
@@ -11,6 +11,7 @@ from transformers.utils import logging
 
 from debertakit.config import DebertaConfig, preset
 
+torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 

@@ -159,7 +159,7 @@ def test_bad_files_are_named(tmp_path):
     DebertaModel(small()).save_pretrained(tmp_path)
     whole = (tmp_path / "model.safetensors").read_bytes()
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(ValueError, match="model.safetensors is damaged"):
+    with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         DebertaModel.from_pretrained(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match="no DeBERTa encoder"):

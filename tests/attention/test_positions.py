@@ -45,5 +45,5 @@ def test_a_cut_table_holds_the_rows_within_reach(longest, relative):
 
 @pytest.mark.parametrize("bad", [{"span": 0}, {"span": 4, "buckets": 2}, {"span": 8, "buckets": 8, "max_position": 5}])
 def test_a_table_that_no_distance_could_use_is_refused(bad):
-    with pytest.raises(ValueError, match="span|position_buckets"):
+    with pytest.raises(ValueError, match=r"span|position_buckets"):
         RelativePositions(**bad)

@@ -1,0 +1,188 @@
+"""make demo: pretrain a small DeBERTa from scratch, beside a BERT of the same size, on text that is already here.
+
+The text is the documentation inside Python itself: the language reference (``pydoc_data.topics``) and the docstrings
+of the standard library. Both models get the same tokenizer, batches, masks, optimiser and wall-clock; "BERT" is the
+same encoder with absolute positions added to the input and plain content attention, its learning rate halved, without
+which it diverges (docs/log.md). Then both are asked for the words behind held-out masks, next to a unigram guess.
+"""
+
+import ast
+import shutil
+import sysconfig
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.inference.fill import fill_mask
+from debertakit.objectives.base import Context, masked_view
+from debertakit.pretraining import log
+from debertakit.pretraining.loop import pretrain
+from debertakit.pretraining.recipes import tiny
+from debertakit.pretraining.settings import PretrainConfig
+from debertakit.text.corpus import Corpus, prepare
+from debertakit.text.packing import Packing
+from debertakit.text.tokenizers import train_tokenizer
+
+ABSOLUTE = {
+    "relative_attention": False,
+    "pos_att_type": [],
+    "norm_rel_ebd": "none",
+    "position_biased_input": True,
+    "emd_steps": 0,
+}
+SENTENCES = (
+    "Return the number of [MASK] in the list.",
+    "This method raises a [MASK] if the value is not found.",
+    "If the file does not [MASK], an exception is raised.",
+)
+
+
+def python_documentation() -> Iterator[str]:
+    """One document a topic of the language reference, and one a module of the standard library."""
+    from pydoc_data.topics import topics
+
+    yield from topics.values()
+    library = Path(sysconfig.get_paths()["stdlib"])
+    for file in sorted(library.rglob("*.py")):
+        if {"test", "tests", "site-packages", "idlelib", "lib2to3"} & set(file.parts):
+            continue
+        try:
+            tree = ast.parse(file.read_bytes())
+        except (SyntaxError, ValueError, OSError):
+            continue
+        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
+        found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, documented))
+        text = "\n".join(doc for doc in found if doc)
+        if len(text) > 200:
+            yield text
+
+
+def write_corpus(path: Path) -> int:
+    """A paragraph a line, a blank line between documents; the number of characters."""
+    documents = []
+    for text in python_documentation():
+        paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
+        documents.append("\n".join(part for part in paragraphs if part))
+    path.write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return sum(map(len, documents))
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    first: float
+    five: float
+
+
+@torch.inference_mode()
+def accuracy(model: DebertaForMaskedLM, batches: list[Any], context: Context) -> Accuracy:
+    """How often the hidden word is the first guess, and how often among the first five."""
+    model.eval()
+    first = five = total = 0
+    for batch in batches:
+        view = masked_view(batch, context, 0.0)
+        assert view.masked is not None
+        rows, targets = torch.from_numpy(view.masked.positions), torch.from_numpy(view.masked.targets)
+        logits, _ = model.predict(view.packed(), rows.long())
+        right = logits.topk(5).indices == targets.long()[:, None]
+        first += int(right[:, 0].sum())
+        five += int(right.any(1).sum())
+        total += len(targets)
+    return Accuracy(first / total, five / total)
+
+
+def unigram_accuracy(corpus: Corpus, batches: list[Any], context: Context) -> Accuracy:
+    """Always the most frequent words of the training text."""
+    counts = np.zeros(1, dtype=np.int64)
+    for i in range(len(corpus.train)):
+        here = np.bincount(corpus.train.document(i)[0])
+        counts = np.pad(counts, (0, max(0, len(here) - len(counts))))
+        counts[: len(here)] += here
+    best = np.argsort(-counts)[:5]
+    masked = [masked_view(batch, context, 0.0).masked for batch in batches]
+    targets = np.concatenate([m.targets for m in masked if m is not None])
+    return Accuracy(float((targets == best[0]).mean()), float(np.isin(targets, best).mean()))
+
+
+def contestants(minutes: float) -> dict[str, PretrainConfig]:
+    base = tiny()
+    deberta = replace(
+        base,
+        name="DeBERTa",
+        minutes=minutes,
+        steps=1_000_000,
+        masking=replace(base.masking, strategy="token"),
+        data=replace(base.data, vocab_size=4096),
+        log_every=50,
+        evaluate_every=40,
+        evaluate_tokens=1 << 14,
+        checkpoint_every=1_000_000,
+    )
+    bert = replace(
+        deberta,
+        name="BERT",
+        model={**deberta.model, **ABSOLUTE},
+        optimizer=replace(deberta.optimizer, lr=deberta.optimizer.lr / 2),
+    )
+    return {"DeBERTa": deberta, "BERT": bert}
+
+
+def draw(folders: dict[str, Path], path: Path) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.add_subplot(xlabel="seconds of training", ylabel="validation loss, nats per hidden word")
+    for name, folder in folders.items():
+        records = [record for record in log.read(folder / "log.jsonl") if record["kind"] == "validation"]
+        axes.plot([r["elapsed"] for r in records], [r["loss"] for r in records], marker="o", markersize=3, label=name)
+    axes.set_title("same size, same text, same wall-clock")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    FigureCanvasAgg(figure).print_png(str(path))
+
+
+def main(out: Path = Path("out/demo"), minutes: float = 1.1) -> dict[str, Accuracy]:
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    shutil.rmtree(out, ignore_errors=True)
+    out.mkdir(parents=True)
+    print("1. The text: documentation that ships inside Python.")
+    characters = write_corpus(out / "text.txt")
+    configs = contestants(minutes)
+    data = configs["DeBERTa"].data
+    tokenizer = train_tokenizer([out / "text.txt"], kind="bpe", vocab_size=data.vocab_size)
+    corpus = prepare(out / "text.txt", tokenizer, out / "corpus")
+    print(f"   {characters / 1e6:.1f} M characters, {corpus.train.tokens:,} tokens to learn from, "
+          f"{corpus.validation.tokens:,} held out.")  # fmt: skip
+    folders, models = {}, {}
+    for number, (name, config) in enumerate(configs.items(), start=2):
+        print(f"\n{number}. {name}, from scratch, {60 * minutes:.0f} seconds on {torch.get_num_threads()} threads.")
+        folders[name] = out / name.lower()
+        pretrain(config, corpus, tokenizer, folders[name])
+        models[name] = DebertaForMaskedLM.from_pretrained(folders[name])
+
+    context = Context(corpus.validation, configs["DeBERTa"].masking, seed=1)
+    batches = Packing(corpus.validation, data.max_length, data.step_tokens, 0, data.mode).once(1 << 15)
+    results = {"unigram": unigram_accuracy(corpus, batches, context)}
+    results |= {name: accuracy(model, batches, context) for name, model in models.items()}
+    print("\n4. Words behind masks in documents that nobody has read before:")
+    for name, result in results.items():
+        print(f"   {name:<10} first guess right {result.first:6.1%}   among the first five {result.five:6.1%}")
+    draw(folders, out / "demo.png")
+    print(f"\n5. Filling masks with the DeBERTa in {folders['DeBERTa']}:")
+    for sentence in SENTENCES:
+        guesses = fill_mask(sentence, models["DeBERTa"], tokenizer, top=5)[0]
+        print(f"   {sentence}\n      " + ", ".join(f"{g.token} {g.probability:.0%}" for g in guesses))
+    print(f"\nBoth curves: {out / 'demo.png'}.  Go on: deberta fill 'a [MASK]' --model {folders['DeBERTa']}")
+    return results
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Text: tokenizers, word and entity boundaries, corpora to shards, packing, masking."""

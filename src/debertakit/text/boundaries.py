@@ -1,0 +1,171 @@
+"""Where words and entities begin, in characters and in tokens.
+
+Masking whole words and whole entities needs to know, for each token, whether it begins a word and whether it goes on
+with the entity of the token before it. For languages written with spaces the pieces of the vocabulary say so, two
+table look-ups a token. Chinese has no spaces: jieba cuts the text, and the tokenizer's offsets carry the cuts over
+to tokens. Entities come from the text the same way, whoever finds them: a gazetteer, spaCy, a model of one's own.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bools = NDArray[np.bool_]
+Detector = Callable[[str], Iterable[tuple[int, int]]]
+"""Text -> (start, end) of each entity, in characters."""
+
+_CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+_IS_CJK = re.compile(f"[{_CJK}]")
+_ATOM = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")  # what a phrase can begin with: a Chinese character or a run of letters
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def word_tables(backend: Any) -> tuple[Bools, Bools]:
+    """Of a `tokenizers.Tokenizer`: bool [vocab] each, the pieces that begin a word, and those after which one begins.
+
+    A word is a run of letters and digits, a punctuation mark, or one Chinese character.
+    """
+    prefix = getattr(backend.model, "continuing_subword_prefix", None)
+    byte_level = any("ByteLevel" in repr(part) for part in (backend.pre_tokenizer, backend.decoder))
+    alphabet = _byte_level_alphabet() if byte_level else None
+    size = backend.get_vocab_size(with_added_tokens=True)
+    opens, closes = np.zeros(size, bool), np.zeros(size, bool)
+    for piece, index in backend.get_vocab(with_added_tokens=True).items():
+        if prefix:  # WordPiece: "##" continues, all else begins
+            opens[index] = not piece.startswith(prefix)
+            continue
+        if _BYTE.fullmatch(piece):  # byte fallback: a part of some character
+            continue
+        if alphabet:
+            text = bytes(alphabet[c] for c in piece if c in alphabet).decode("utf-8", "replace")
+        else:
+            text = piece.replace("▁", " ")
+        opens[index] = bool(text) and not _continues(text[0])
+        closes[index] = bool(text.strip(" ")) and not _continues(text[-1])
+    return opens, closes
+
+
+def word_starts(ids: NDArray, tables: tuple[Bools, Bools]) -> Bools:
+    """bool [tokens] of one document: does this token begin a word?"""
+    opens, closes = tables
+    starts = opens[ids]
+    starts[1:] |= closes[ids[:-1]]
+    starts[:1] = True
+    return starts
+
+
+def chinese_words(text: str) -> Bools:
+    """bool [characters]: does jieba begin a word here?"""
+    import jieba
+
+    starts = np.zeros(len(text) + 1, bool)
+    starts[np.cumsum([0, *map(len, jieba.cut(text))])] = True
+    return starts[:-1]
+
+
+def need_jieba() -> None:
+    """Load the dictionary once, before worker processes share it, or say how to get it."""
+    try:
+        import jieba
+    except ImportError as error:
+        raise ValueError("Chinese word boundaries need jieba: pip install 'debertakit[zh]'") from error
+    jieba.setLogLevel("WARNING")
+    jieba.initialize()
+
+
+def looks_chinese(text: str) -> bool:
+    """More than a fifth of the characters are Chinese."""
+    return len(_IS_CJK.findall(text)) > 0.2 * len(text)
+
+
+def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
+    """Word starts carried from characters to tokens; offsets: int [tokens, 2].
+
+    Several tokens can share one character (byte-level BPE): only the first begins the word.
+    """
+    first = np.minimum(offsets[:, 0], len(characters) - 1)
+    starts = characters[first]
+    starts[1:] &= first[1:] != first[:-1]
+    starts[:1] = True
+    return starts
+
+
+def inside_on_tokens(entities: Iterable[tuple[int, int]], offsets: NDArray) -> Bools:
+    """bool [tokens]: does this token go on with the entity of the token before it?"""
+    inside = np.zeros(len(offsets), bool)
+    for start, end in entities:
+        first = np.searchsorted(offsets[:, 1], start, side="right")  # the first token that reaches past the start
+        last = np.searchsorted(offsets[:, 0], end, side="left")  # one behind the last that begins before the end
+        inside[first + 1 : last] = True
+    return inside
+
+
+class Gazetteer:
+    """A file with one phrase a line; the longest phrase wins, a match ends where a word does. Upper case matters."""
+
+    def __init__(self, path: str | Path):
+        self.phrases: dict[str, list[str]] = {}
+        try:
+            lines = Path(path).read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase a line): {error}") from error
+        for phrase in {line.strip() for line in lines}:
+            if atom := _ATOM.match(phrase):
+                self.phrases.setdefault(atom.group(), []).append(phrase)
+        if not self.phrases:
+            raise ValueError(f"{path}: the gazetteer holds no phrases")
+        for same_start in self.phrases.values():
+            same_start.sort(key=len, reverse=True)
+
+    def __call__(self, text: str) -> list[tuple[int, int]]:
+        found: list[tuple[int, int]] = []
+        free_from = 0
+        for atom in _ATOM.finditer(text):
+            start = atom.start()
+            if start < free_from:
+                continue
+            for phrase in self.phrases.get(atom.group(), ()):
+                end = start + len(phrase)
+                if text.startswith(phrase, start) and not (text[end - 1 : end + 1].isalnum() and _joined(text, end)):
+                    found.append((start, end))
+                    free_from = end
+                    break
+        return found
+
+
+def entity_detector(spec: str | Path | Detector) -> Detector:
+    """A gazetteer file, ``spacy:MODEL``, or a function that is one already."""
+    if callable(spec):
+        return spec
+    if not str(spec).startswith("spacy:"):
+        return Gazetteer(spec)
+    model = str(spec)[len("spacy:") :]
+    try:
+        import spacy
+
+        nlp = spacy.load(model)
+    except (ImportError, OSError) as error:
+        raise ValueError(
+            f"entities={spec!r} needs spaCy and its model: pip install spacy && python -m spacy download {model}"
+        ) from error
+    return lambda text: [(entity.start_char, entity.end_char) for entity in nlp(text).ents]
+
+
+def _joined(text: str, end: int) -> bool:
+    """A word goes on across ``end``: letters on both sides, none of them Chinese."""
+    return end < len(text) and not _IS_CJK.match(text[end - 1]) and not _IS_CJK.match(text[end])
+
+
+def _continues(character: str) -> bool:
+    return character == "\ufffd" or (character.isalnum() and not _IS_CJK.match(character))
+
+
+def _byte_level_alphabet() -> dict[str, int]:
+    """GPT-2's letters for the 256 bytes, back to the bytes."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in printable]
+    return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}

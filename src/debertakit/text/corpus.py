@@ -1,0 +1,295 @@
+"""Raw text to a prepared corpus: cleaned, tokenised with all cores, in memory-mapped shards.
+
+    corpus = prepare("wiki.txt.xz", tokenizer, "corpus/")
+    ids, word_starts = corpus.train.document(0)
+
+Memory is bounded by a shard. A shard is listed in the manifest once it is whole, with the number of pieces read up
+to its end; work that was interrupted reads past those (without tokenising) and goes on. A finished corpus is reused
+when inputs, tokenizer and options are the same. Inputs are compared by the hash of their whole content; a file whose
+size and modification time are those of the last run is not read again (the rule of git and rsync), so the check is
+instant where nothing moved and one pass at disk speed where files were copied. A hub dataset is known by its name
+and ``@revision`` alone.
+"""
+
+import hashlib
+import itertools
+import shutil
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from debertakit.text import boundaries
+from debertakit.text.documents import Counts, Source, TxtDocument, source
+from debertakit.text.encoding import Encoded, encode_all
+from debertakit.text.progress import TokenProgress
+from debertakit.text.shards import (
+    FORMAT,
+    MANIFEST,
+    Corpus,
+    file_hash,
+    locked,
+    read_manifest,
+    shard_damage,
+    write_manifest,
+    write_shard,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+__all__ = ["Corpus", "prepare"]
+
+BATCH_CHARACTERS = 1 << 20  # one call of the tokenizer: enough documents to keep its threads busy
+
+
+def prepare(
+    corpus: str | Path,
+    tokenizer: "PreTrainedTokenizerFast",
+    out_dir: str | Path,
+    *,
+    validation: float = 0.05,
+    language: Literal["auto", "en", "zh"] = "auto",
+    text_field: str = "text",
+    txt_document: TxtDocument = "blank-line",
+    entities: str | Path | boundaries.Detector | None = None,
+    max_shard_tokens: int = 1 << 25,
+    workers: int | None = None,
+    overwrite: bool = False,
+) -> Corpus:
+    """Tokenise a corpus into ``out_dir``, or go on where that stopped, or open what is there already.
+
+    corpus: a .txt, .jsonl or .parquet file (the first two also .gz, .xz, .zst), a folder of them, or
+        ``hf:name[:config[:split]][@revision]``.
+    validation: a share (0.05) or a number of documents (500) to hold out.
+    language: ``zh`` marks words with jieba; ``auto`` does so when the text is Chinese and jieba is there.
+    txt_document: what a document is in a .txt file.
+    entities: a gazetteer file, ``spacy:MODEL`` or a function text -> [(start, end)], for entity masking.
+    workers: processes for jieba and entities (default: one a core; a function runs in this process). Plain
+        tokenisation uses the tokenizer's own threads (RAYON_NUM_THREADS).
+    overwrite: replace a corpus in ``out_dir`` that was made from something else.
+    """
+    _check_options(tokenizer, validation, language, max_shard_tokens)
+    folder = Path(out_dir)
+    folder.mkdir(parents=True, exist_ok=True)
+    reader = source(corpus, text_field=text_field, txt_document=txt_document)
+    with locked(folder):
+        manifest = _plan(folder, reader, tokenizer, language, entities, max_shard_tokens, overwrite)
+        manifest["validation"] = validation
+        if not manifest["complete"]:
+            _tokenise(folder, manifest, reader, tokenizer, entities, workers)
+        write_manifest(folder, manifest)
+    return Corpus.open(folder)
+
+
+def _check_options(tokenizer: Any, validation: float, language: str, max_shard_tokens: int) -> None:
+    if not getattr(tokenizer, "is_fast", False):
+        raise ValueError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer; load it with debertakit's load_tokenizer"
+        )
+    if validation < 0 or (isinstance(validation, float) and validation >= 1):
+        raise ValueError(f"validation={validation}: give a share below 1 (0.05) or a number of documents (500)")
+    if language not in ("auto", "en", "zh"):
+        raise ValueError(f"language={language!r}: auto, en or zh")
+    if language == "zh":
+        boundaries.need_jieba()
+    if max_shard_tokens < 1:
+        raise ValueError(f"max_shard_tokens={max_shard_tokens}: at least 1")
+
+
+# ----------------------------------------------------------------------------------------------------- what to do
+
+
+def _plan(
+    folder: Path,
+    reader: Source,
+    tokenizer: Any,
+    language: str,
+    entities: Any,
+    max_shard_tokens: int,
+    overwrite: bool,
+) -> dict[str, Any]:
+    """The manifest to go on from: that of the folder if it was made from the same things, else a new one."""
+    old = None
+    if (folder / MANIFEST).exists():
+        try:
+            old = read_manifest(folder)
+        except ValueError:
+            if not overwrite:
+                raise
+    named = None if entities is None else getattr(entities, "__qualname__", str(entities))
+    if isinstance(entities, (str, Path)) and not str(entities).startswith("spacy:"):
+        boundaries.Gazetteer(entities)  # fail now, not in a worker
+        named = file_hash(Path(entities))
+    options: dict[str, Any] = {
+        "language": language,
+        "text_field": reader.text_field,
+        "txt_document": reader.txt_document,
+    }
+    options |= {"entities": named, "max_shard_tokens": max_shard_tokens}
+    special = sorted(set(tokenizer.all_special_ids))
+    manifest = {
+        "format": FORMAT,
+        "complete": False,
+        "inputs": _fingerprints(reader, old),
+        "tokenizer": hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest(),
+        "options": options,
+        "language": None,
+        "vocabulary": {
+            "size": len(tokenizer),
+            "cls": tokenizer.cls_token_id,
+            "sep": tokenizer.sep_token_id,
+            "mask": tokenizer.mask_token_id,
+            "unk": tokenizer.unk_token_id,
+            "special": special,
+        },
+        "counts": asdict(Counts()),
+        "shards": [],
+    }
+    changed = [key for key in ("tokenizer", "options", "vocabulary") if old and old[key] != manifest[key]]
+    if old and _contents(old) != _contents(manifest):
+        changed.insert(0, "inputs")
+    if old is None or (changed and overwrite):
+        write_manifest(folder, manifest)
+        for path in folder.glob("shard-*"):
+            shutil.rmtree(path)
+        return manifest
+    if changed:
+        raise ValueError(
+            f"{folder} holds a corpus made from other {' and '.join(changed)}; choose another folder, delete it, "
+            "or pass overwrite=True"
+        )
+    old["inputs"] = manifest["inputs"]  # newer modification times
+    for number, shard in enumerate(old["shards"]):
+        if damage := shard_damage(folder, shard):
+            print(f"{damage}; rebuilding from here", file=sys.stderr)
+            del old["shards"][number:]
+            old["complete"] = False
+            break
+    return old
+
+
+def _contents(manifest: dict[str, Any]) -> list[tuple[str, str | None]]:
+    return [(entry["name"], entry.get("blake2b")) for entry in manifest["inputs"]]
+
+
+def _fingerprints(reader: Source, old: dict[str, Any] | None) -> list[dict[str, Any]]:
+    if reader.hub:
+        return [{"name": f"hf:{reader.hub}"}]
+    before = (old or {}).get("inputs", [])
+    known = {(e["name"], e["bytes"], e["mtime_ns"]): e["blake2b"] for e in before if "blake2b" in e}
+    entries = []
+    for path in reader.files:
+        status = path.stat()
+        key = (reader.name(path), status.st_size, status.st_mtime_ns)
+        content = known.get(key) or file_hash(path)
+        entries.append({"name": key[0], "bytes": key[1], "mtime_ns": key[2], "blake2b": content})
+    return entries
+
+
+# ----------------------------------------------------------------------------------------------------- doing it
+
+
+class _Batch(NamedTuple):
+    texts: list[str]
+    hashes: list[int]
+    counts: Counts  # of everything up to its end
+    bytes_read: int
+
+
+def _tokenise(folder: Path, manifest: dict, reader: Source, tokenizer: Any, entities: Any, workers: int | None) -> None:
+    options, shards = manifest["options"], manifest["shards"]
+    done = shards[-1]["counts"]["pieces"] if shards else 0
+    batches = _batches(reader, min(BATCH_CHARACTERS, options["max_shard_tokens"]), done)
+    first = list(itertools.islice(batches, 1))
+    if not first and not shards:
+        raise ValueError(f"the corpus {reader.root or 'hf:' + str(reader.hub)} is empty: no text in it")
+    if manifest["language"] is None:
+        manifest["language"] = _language(options["language"], first[0].texts)
+    vocabulary = manifest["vocabulary"]
+    dtype = np.uint16 if vocabulary["size"] <= 1 << 16 else np.uint32
+    specials = [i for i in vocabulary["special"] if i != vocabulary["unk"]]
+    encoder_args = (tokenizer.backend_tokenizer.to_str(), specials, dtype, manifest["language"], entities)
+    writer = _ShardWriter(folder, manifest)
+    with TokenProgress(reader.bytes_total, reader.bytes_read if shards else 0, writer.tokens) as progress:
+        for batch, encoded in encode_all(
+            itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder_args
+        ):
+            writer.add(batch, encoded)
+            progress.show(writer.tokens, batch.bytes_read)
+        writer.flush()
+    if not writer.tokens:
+        raise ValueError(f"the corpus {reader.root or 'hf:' + str(reader.hub)} gave no tokens")
+    manifest["counts"] = asdict(reader.counts)
+    manifest["complete"] = True
+
+
+def _batches(reader: Source, size: int, skip: int) -> Iterator[_Batch]:
+    """About ``size`` characters at a time, from behind the first ``skip`` pieces."""
+    texts: list[str] = []
+    hashes: list[int] = []
+    characters = content = 0
+    for number, (begins, text) in enumerate(reader.pieces()):
+        if begins:
+            content = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+        if number < skip:
+            continue
+        texts.append(text)
+        hashes.append(content)
+        characters += len(text)
+        if characters >= size:
+            yield _Batch(texts, hashes, replace(reader.counts), reader.bytes_read)
+            texts, hashes, characters = [], [], 0
+    if texts:
+        yield _Batch(texts, hashes, replace(reader.counts), reader.bytes_read)
+
+
+def _language(asked: str, texts: list[str]) -> str:
+    if asked != "auto":
+        return asked
+    if not boundaries.looks_chinese("".join(texts)[:BATCH_CHARACTERS]):
+        return "en"
+    try:
+        boundaries.need_jieba()
+    except ValueError as error:
+        print(f"{error} (until then each character counts as a word)", file=sys.stderr)
+        return "en"
+    return "zh"
+
+
+class _ShardWriter:
+    """Collects batches; writes a shard, and the manifest that lists it, before it would outgrow its limit."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]):
+        self.folder, self.manifest = folder, manifest
+        self.held: list[tuple[_Batch, Encoded]] = []
+        self.held_tokens = 0
+        self.tokens = sum(shard["tokens"] for shard in manifest["shards"])
+
+    def add(self, batch: _Batch, encoded: Encoded) -> None:
+        if self.held and self.held_tokens + len(encoded.tokens) > self.manifest["options"]["max_shard_tokens"]:
+            self.flush()
+        self.held.append((batch, encoded))
+        self.held_tokens += len(encoded.tokens)
+        self.tokens += len(encoded.tokens)
+
+    def flush(self) -> None:
+        if not self.held:
+            return
+        parts = [encoded for _, encoded in self.held]
+        arrays = {
+            "tokens": np.concatenate([part.tokens for part in parts]),
+            "words": np.packbits(np.concatenate([part.words for part in parts])),
+            "offsets": np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))]),
+            "hashes": np.array([content for batch, _ in self.held for content in batch.hashes], np.uint64),
+        }
+        if parts[0].inside is not None:
+            arrays["inside"] = np.packbits(np.concatenate([part.inside for part in parts if part.inside is not None]))
+        shards = self.manifest["shards"]
+        shard = write_shard(self.folder, len(shards), arrays)
+        shards.append(shard | {"counts": asdict(self.held[-1][0].counts)})
+        write_manifest(self.folder, self.manifest)
+        self.held, self.held_tokens = [], 0

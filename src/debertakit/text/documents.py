@@ -1,0 +1,251 @@
+"""Raw text to documents: files, folders and hub datasets, read one document at a time.
+
+A document comes as one or more pieces of at most ``PIECE`` characters, so a book, or a file that forgot its blank
+lines, costs no more memory than an article. Whatever is wrong with an input ends in a ValueError that names the file
+and the line or row, because a corpus is usually someone else's and large.
+"""
+
+import gzip
+import io
+import json
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+PIECE = 100_000
+MAX_LINE = 1 << 26  # a longer "line" is not text, and would not fit in memory either
+FORMATS = (".txt", ".jsonl", ".parquet")
+COMPRESSIONS = (".gz", ".xz", ".zst")
+TxtDocument = Literal["blank-line", "line", "file"]
+
+_NEWLINES = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
+# C0 and C1 controls, byte-order marks, non-characters, and lone surrogates (JSON can spell them, UTF-8 cannot)
+_CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
+
+
+@dataclass
+class Counts:
+    """What reading and cleaning did, for the report and the manifest."""
+
+    documents: int = 0
+    pieces: int = 0
+    empty: int = 0
+    control_characters: int = 0
+
+
+@dataclass
+class Source:
+    """The inputs of a corpus, and how far reading them has come."""
+
+    files: list[Path]
+    root: Path | None
+    hub: str | None = None
+    text_field: str = "text"
+    txt_document: TxtDocument = "blank-line"
+    counts: Counts = field(default_factory=Counts)
+    bytes_read: int = 0
+
+    @property
+    def bytes_total(self) -> int:
+        return sum(path.stat().st_size for path in self.files)
+
+    def name(self, path: Path) -> str:
+        """Stable when the folder moves."""
+        return path.name if self.root is None or path == self.root else path.relative_to(self.root).as_posix()
+
+    def pieces(self) -> Iterator[tuple[bool, str]]:
+        """(begins a document, clean text) in corpus order."""
+        for begins, raw in self._hub_rows() if self.hub else self._file_rows():
+            text = self._clean(raw)
+            if not text:
+                self.counts.empty += begins
+                continue
+            self.counts.documents += begins
+            for piece in cut(text, PIECE):
+                self.counts.pieces += 1
+                yield begins, piece
+                begins = False
+
+    def _clean(self, text: str) -> str:
+        text = _NEWLINES.sub("\n", text)
+        text, dropped = _CONTROLS.subn("", text)
+        self.counts.control_characters += dropped
+        return text.strip()
+
+    def _file_rows(self) -> Iterator[tuple[bool, str]]:
+        before = 0
+        for path in self.files:
+            kind = _format(path)
+            try:
+                if kind == ".parquet":
+                    yield from _parquet(path, self.text_field)
+                else:
+                    with path.open("rb") as raw:
+                        stream = _decompressed(path, raw)  # named, for pyarrow closes the file when it is dropped
+                        lines = _lines(stream, path)
+                        jsonl = kind == ".jsonl"
+                        for row in (
+                            _jsonl(lines, path, self.text_field) if jsonl else _txt(lines, path, self.txt_document)
+                        ):
+                            self.bytes_read = before + raw.tell()
+                            yield row
+            except (EOFError, lzma.LZMAError, zlib.error, gzip.BadGzipFile) as error:
+                raise ValueError(f"{path}: the compressed file is damaged or cut short ({error})") from error
+            before += path.stat().st_size
+            self.bytes_read = before
+
+    def _hub_rows(self) -> Iterator[tuple[bool, str]]:
+        try:
+            from datasets import load_dataset
+        except ImportError as error:
+            raise ValueError(f"hf:{self.hub} needs `datasets`: pip install 'debertakit[pretrain]'") from error
+        spec, _, revision = str(self.hub).partition("@")
+        name, config, split = (*spec.split(":"), "", "")[:3]
+        try:
+            rows = load_dataset(name, config or None, split=split or "train", revision=revision or None, streaming=True)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"hf:{self.hub} cannot be loaded: {error}") from error
+        for number, row in enumerate(rows, 1):
+            yield True, _text_of(row, self.text_field, f"hf:{self.hub}, row {number}")
+
+
+def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line") -> Source:
+    """The inputs behind a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
+    if str(corpus).startswith("hf:"):
+        return Source([], None, str(corpus)[3:], text_field, txt_document)
+    root = Path(corpus)
+    if not root.exists():
+        raise ValueError(f"{root}: no such file or folder")
+    files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and _format(p))
+    readable = f"{', '.join(FORMATS)}, also with {', '.join(COMPRESSIONS)}"
+    if not files:
+        raise ValueError(f"{root}: no corpus files in this folder (it reads {readable})")
+    if not _format(files[0]):
+        raise ValueError(f"{root}: not a format that can be read (it reads {readable})")
+    return Source(files, root, None, text_field, txt_document)
+
+
+def cut(text: str, size: int) -> Iterator[str]:
+    """Pieces of at most ``size`` characters, cut before a newline, else before a space, else anywhere."""
+    start = 0
+    while len(text) - start > size:
+        end = max(text.rfind("\n", start + 1, start + size), text.rfind(" ", start + size // 2, start + size))
+        end = end if end > start else start + size
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
+
+def _format(path: Path) -> str:
+    """'.txt' for both a.txt and a.txt.xz; '' for what cannot be read."""
+    suffix = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
+    return suffix if suffix in FORMATS and (suffix != ".parquet" or suffix == path.suffix) else ""
+
+
+def _decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
+    if path.suffix == ".xz":
+        return lzma.open(raw)  # type: ignore[return-value]
+    if path.suffix == ".gz":
+        return gzip.open(raw)  # type: ignore[return-value]
+    if path.suffix == ".zst":
+        return io.BufferedReader(_Zstd(raw, path))
+    return raw
+
+
+class _Zstd(io.RawIOBase):
+    """A zstd file through pyarrow, which the Parquet reader needs anyway."""
+
+    def __init__(self, raw: BinaryIO, path: Path):
+        try:
+            import pyarrow
+        except ImportError as error:
+            raise ValueError(f"{path}: reading .zst needs pyarrow: pip install 'debertakit[pretrain]'") from error
+        self.stream, self.path = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), path
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            data = self.stream.read(len(buffer))
+        except OSError as error:
+            raise EOFError(str(error)) from error
+        buffer[: len(data)] = data
+        return len(data)
+
+
+def _lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
+    for number, line in enumerate(iter(lambda: stream.readline(MAX_LINE), b""), 1):
+        if len(line) == MAX_LINE:
+            raise ValueError(f"{path}, line {number}: longer than {MAX_LINE >> 20} MB; is it text?")
+        yield line
+
+
+def _decode(raw: bytes, path: Path, line: int) -> str:
+    """``raw`` starts at this line of the file."""
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line += raw.count(b"\n", 0, error.start)
+        raise ValueError(f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file") from error
+
+
+def _txt(lines: Iterator[bytes], path: Path, unit: TxtDocument) -> Iterator[tuple[bool, str]]:
+    held: list[bytes] = []
+    first_line, size, begins = 1, 0, True
+    for number, line in enumerate(lines, 1):
+        ends = unit == "line" or (unit == "blank-line" and not line.strip())
+        held.append(line)
+        size += len(line)
+        if ends or size >= 8 * PIECE:
+            if unit != "blank-line" or len(held) > 1 or not ends:
+                yield begins, _decode(b"".join(held), path, first_line)
+            begins = ends
+            held, first_line, size = [], number + 1, 0
+    if held:
+        yield begins, _decode(b"".join(held), path, first_line)
+
+
+def _jsonl(lines: Iterator[bytes], path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(_decode(line, path, number))
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{path}, line {number}: not a JSON row ({error.msg}, column {error.colno})") from error
+        yield True, _text_of(row, text_field, f"{path}, line {number}")
+
+
+def _parquet(path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError as error:
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'debertakit[pretrain]'") from error
+    try:
+        file = ParquetFile(path)
+        if text_field not in file.schema_arrow.names:
+            raise ValueError(f"{path}: no column {text_field!r}; it has {', '.join(file.schema_arrow.names)}")
+        number = 0
+        for batch in file.iter_batches(batch_size=256, columns=[text_field]):
+            for value in batch.column(0).to_pylist():
+                number += 1
+                yield True, _text_of({text_field: value}, text_field, f"{path}, row {number}")
+    except (ArrowException, OSError) as error:
+        raise ValueError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def _text_of(row: Any, text_field: str, where: str) -> str:
+    if not isinstance(row, dict):
+        raise ValueError(f"{where}: expected an object with a field {text_field!r}, found {type(row).__name__}")
+    if text_field not in row:
+        raise ValueError(f"{where}: no field {text_field!r}; it has {', '.join(map(repr, row))}")
+    value = row[text_field]
+    if value is not None and not isinstance(value, str):
+        raise ValueError(f"{where}: field {text_field!r} holds {type(value).__name__}, not text")
+    return value or ""

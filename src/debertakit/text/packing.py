@@ -1,0 +1,155 @@
+"""Documents to batches: packed chunks without padding, at a place that is a pure function of (seed, step, rank).
+
+    packing = Packing(corpus.train, max_length=512, step_tokens=65536, seed=0)
+    batch = packing.batch(step, rank, world_size)
+
+Documents are cut into chunks of at most max_length - 2 tokens, as equal in length as can be (520 tokens are 260 + 260,
+not 510 + 10); each becomes [CLS] chunk [SEP], a sequence of its own that attention does not leave. Every epoch lays all
+chunks end to end in a new random order, and epoch follows epoch: one endless line of tokens. The budget is exact on
+that line:
+
+    step s of G tokens owns the chunks that begin in [s G, (s + 1) G); part p of P of it, those that begin in
+    [s G + p G / P, s G + (p + 1) G / P)
+
+so a batch is its budget give or take a chunk, no chunk is cut or lost, and the line never drifts. Parts are ranks
+times accumulation steps; with another number of them the step holds the same chunks. Nothing but the step is state.
+
+mode="blocks" cuts the documents, laid end to end, every max_length - 2 tokens, boundaries or not.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from debertakit.text.shards import Shards
+
+
+@dataclass(frozen=True)
+class PackedBatch:
+    input_ids: NDArray[np.int64]
+    """[T]: the sequences end to end, each [CLS] ... [SEP]."""
+    lengths: NDArray[np.int32]
+    """[n]: tokens of each sequence, for ``Layout.from_lengths``."""
+    word_starts: NDArray[np.bool_]
+    """[T]: the token begins a word; [CLS] and [SEP] count as words."""
+    inside_entity: NDArray[np.bool_] | None
+    """[T]: the token goes on with the entity of the one before; None: the corpus was prepared without entities."""
+    documents: NDArray[np.int64]
+    """[n]: the document each sequence is from (in blocks: begins in)."""
+    chunks: NDArray[np.int64]
+    """[n]: the number of the chunk in the corpus, the same in every epoch: the key of static masking."""
+    epochs: NDArray[np.int64]
+    """[n]: the epoch each sequence belongs to; a batch may reach from one into the next."""
+
+
+@dataclass
+class Packing:
+    shards: Shards
+    max_length: int
+    step_tokens: int
+    """Tokens of a step, over all ranks and accumulation steps."""
+    seed: int = 0
+    mode: Literal["documents", "blocks"] = "documents"
+    shuffle: bool = True
+    """Off for validation: corpus order."""
+    _orders: dict[int, tuple[NDArray, NDArray]] = field(default_factory=dict, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.max_length < 3:
+            raise ValueError(f"max_length={self.max_length}: [CLS], one token and [SEP] need 3")
+        if self.mode not in ("documents", "blocks"):
+            raise ValueError(f"mode={self.mode!r}: documents or blocks")
+        if not self.shards.tokens:
+            raise ValueError("there are no tokens to pack; was validation=0 and this is the validation half?")
+        vocabulary = self.shards.vocabulary
+        if vocabulary["cls"] is None or vocabulary["sep"] is None:
+            raise ValueError("packing needs a tokenizer with a [CLS] and a [SEP] token")
+        self._cls, self._sep = vocabulary["cls"], vocabulary["sep"]
+        body = self.max_length - 2
+        # bounds [chunks + 1]: chunk c is tokens bounds[c] to bounds[c + 1] of the documents end to end
+        if self.mode == "blocks":
+            self._bounds = np.append(np.arange(0, self.shards.tokens, body), self.shards.tokens)
+        else:
+            self._bounds = _even_bounds(self.shards.ends, body)
+        self.epoch_tokens = int(self._bounds[-1]) + 2 * self.chunks
+
+    @property
+    def chunks(self) -> int:
+        return len(self._bounds) - 1
+
+    @property
+    def steps_per_epoch(self) -> float:
+        return self.epoch_tokens / self.step_tokens
+
+    def batch(self, step: int, part: int = 0, parts: int = 1) -> PackedBatch:
+        """Part ``part`` of ``parts`` of a step. With accumulation, part = rank * accumulation + i."""
+        if step < 0 or not 0 <= part < parts:
+            raise ValueError(f"no step {step}, part {part} of {parts}")
+        if self.step_tokens // parts < self.max_length:
+            raise ValueError(
+                f"step_tokens={self.step_tokens} in {parts} parts is less than max_length={self.max_length} each"
+            )
+        begin = step * self.step_tokens
+        chunks, epochs = self._between(
+            begin + part * self.step_tokens // parts, begin + (part + 1) * self.step_tokens // parts
+        )
+        return self._pack(chunks, epochs)
+
+    def once(self, tokens: int) -> "list[PackedBatch]":
+        """All chunks exactly once, in batches of about ``tokens``: for validation."""
+        cuts = range(0, self.epoch_tokens, tokens)
+        spans = [self._between(cut, min(cut + tokens, self.epoch_tokens)) for cut in cuts]
+        return [self._pack(chunks, epochs) for chunks, epochs in spans if len(chunks)]
+
+    def _between(self, begin: int, end: int) -> tuple[NDArray, NDArray]:
+        """Chunks that begin in [begin, end) of the endless line, and their epochs."""
+        chunks, epochs = [], []
+        for epoch in range(begin // self.epoch_tokens, (end - 1) // self.epoch_tokens + 1):
+            order, starts = self._order(epoch)
+            base = epoch * self.epoch_tokens
+            low, high = np.searchsorted(starts, [max(begin - base, 0), min(end - base, self.epoch_tokens)])
+            chunks.append(order[low:high])
+            epochs.append(np.full(high - low, epoch))
+        return np.concatenate(chunks), np.concatenate(epochs)
+
+    def _order(self, epoch: int) -> tuple[NDArray, NDArray]:
+        """The chunks in the order of this epoch, and where on its line each begins. Two epochs are kept."""
+        if epoch not in self._orders:
+            for old in sorted(self._orders)[:-1]:
+                del self._orders[old]
+            order = np.arange(self.chunks)
+            if self.shuffle:
+                order = np.random.default_rng([self.seed, epoch]).permutation(self.chunks)
+            lengths = self._bounds[order + 1] - self._bounds[order] + 2
+            self._orders[epoch] = order, np.cumsum(lengths) - lengths
+        return self._orders[epoch]
+
+    def _pack(self, chunks: NDArray, epochs: NDArray) -> PackedBatch:
+        starts, stops = self._bounds[chunks], self._bounds[chunks + 1]
+        ids, words, inside = self.shards.take(starts, stops)
+        lengths = (stops - starts + 2).astype(np.int32)
+        last = np.cumsum(lengths) - 1
+        text = np.ones(int(lengths.sum()), bool)  # neither [CLS] nor [SEP]
+        text[last] = text[last - lengths + 1] = False
+        input_ids = np.full(len(text), self._sep, np.int64)
+        input_ids[last - lengths + 1] = self._cls
+        input_ids[text] = ids
+        word_starts = np.ones(len(text), bool)
+        word_starts[text] = words
+        inside_entity = None
+        if inside is not None:
+            inside_entity = np.zeros(len(text), bool)
+            inside_entity[text] = inside
+        documents = np.searchsorted(self.shards.ends, starts, side="right") - 1
+        return PackedBatch(input_ids, lengths, word_starts, inside_entity, documents, chunks, epochs)
+
+
+def _even_bounds(ends: NDArray[np.int64], body: int) -> NDArray[np.int64]:
+    """Document boundaries plus those that cut each document into equal chunks of at most ``body`` tokens."""
+    lengths = np.diff(ends)
+    counts = -(-lengths // body)
+    document = np.repeat(np.arange(len(lengths)), counts)
+    within = np.arange(len(document)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.append(ends[document] + within * lengths[document] // counts[document], ends[-1])
