@@ -22,7 +22,7 @@ def deberta(*arguments, code=0):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from debertakit.text.tokenizers import train_tokenizer
+    from debertakit.text.training import train_tokenizer
 
     folder = tmp_path_factory.mktemp("model")
     text = folder / "text.txt"

@@ -22,7 +22,8 @@ _HOMES = {
     "debertakit.acceleration": ("accelerate", "undo"),
     "debertakit.attention": ("Layout", "use_backend"),
     "debertakit.inference.fill": ("fill_mask",),
-    "debertakit.text.tokenizers": ("load_tokenizer", "train_tokenizer"),
+    "debertakit.text.tokenizers": ("load_tokenizer",),
+    "debertakit.text.training": ("train_tokenizer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

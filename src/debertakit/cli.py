@@ -158,7 +158,7 @@ def tokenizer_train(
     vocab_size: Annotated[int, typer.Option(help="Pieces, special ones included.")] = 8192,
 ) -> None:
     """Train a tokenizer on your own text, English or Chinese."""
-    from debertakit.text.tokenizers import train_tokenizer
+    from debertakit.text.training import train_tokenizer
 
     _quiet()
     tokenizer = train_tokenizer(files, kind=kind, vocab_size=vocab_size)

@@ -26,7 +26,7 @@ from debertakit.pretraining.recipes import tiny
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.text.corpus import Corpus, prepare
 from debertakit.text.packing import Packing
-from debertakit.text.tokenizers import train_tokenizer
+from debertakit.text.training import train_tokenizer
 
 ABSOLUTE = {
     "relative_attention": False,

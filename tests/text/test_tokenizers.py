@@ -11,14 +11,14 @@ import sys
 import unicodedata
 from pathlib import Path
 
-import numpy as np
 import pytest
 import sentencepiece
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
-from debertakit.text.tokenizers import load_tokenizer, train_tokenizer, word_starts
+from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.training import train_tokenizer
 
 ENGLISH = """A new shop opened beside the new mall, and a store opened beside the old one.
 The researchers shop where the readers read; readers who re-read are called re-readers.
@@ -280,7 +280,7 @@ def test_trained_pieces_are_words_of_the_corpus(trained):
 def test_training_is_deterministic_across_processes(trained):
     kind, tokenizer = trained
     code = (
-        "import sys, json, hashlib; from debertakit.text.tokenizers import train_tokenizer\n"
+        "import sys, json, hashlib; from debertakit.text.training import train_tokenizer\n"
         "t = train_tokenizer(json.load(sys.stdin), sys.argv[1], 620, progress=False)\n"
         "print(hashlib.sha256(t.backend_tokenizer.to_str().encode()).hexdigest())"
     )
@@ -289,6 +289,16 @@ def test_training_is_deterministic_across_processes(trained):
         env=os.environ | {"PYTHONHASHSEED": "7", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
     assert run.stdout.strip() == hashlib.sha256(tokenizer.backend_tokenizer.to_str().encode()).hexdigest()
+
+
+@pytest.mark.parametrize(("kind", "size"), [("unigram", 400), ("bpe", 300), ("wordpiece", 230)])
+def test_vocab_size_counts_everything(kind, size):
+    assert len(train_tokenizer(CORPUS, kind, size, progress=False)) == size
+
+
+def test_sentencepiece_marker_in_the_text_is_a_space():
+    tokenizer = train_tokenizer(CORPUS, "unigram", 470, progress=False)
+    assert tokenizer.tokenize("▁ the▁▁wood") == tokenizer.tokenize("the wood")
 
 
 def test_rare_characters_get_no_piece():
@@ -318,27 +328,6 @@ def test_files_plain_and_compressed_are_the_same_corpus(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------------------------ words
-
-
-@pytest.mark.parametrize("kind", ["unigram", "bpe", "wordpiece"])
-def test_word_starts(kind):
-    tokenizer = train_tokenizer(CORPUS, kind, 470, progress=False)
-    starts = word_starts(tokenizer)
-    assert starts.dtype == np.bool_
-    assert starts.shape == (len(tokenizer),)
-    assert starts[tokenizer.all_special_ids].all()
-    text = " the woodchucks re-readers, unquotable wood"
-    ids = encode(tokenizer, text)
-    assert len(ids) > 10  # some words are in pieces
-    words, pieces = [], tokenizer.convert_ids_to_tokens(ids)
-    for i, piece in zip(ids, pieces, strict=True):
-        bare = piece.lstrip("▁Ġ").removeprefix("##")
-        words[-1:] = [words[-1] + bare] if words and not starts[i] else [*words[-1:], bare]
-    words = [word for word in words if word]
-    expected = ["the", "woodchucks", "re", "-readers", ",", "unquotable", "wood"]
-    if kind == "wordpiece":
-        expected[3:4] = ["-", "readers"]
-    assert words == expected
 
 
 # ----------------------------------------------------------------------------------------------------------- errors

@@ -43,7 +43,7 @@ def attend(
     """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
     score = _score_function(q, k, pos_k, pos_q, layout, relative, scale)
     packed = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]  # [1, heads, rows, d]
-    run = _compiled() if q.is_cuda else flex_attention
+    run: Any = _compiled() if q.is_cuda else flex_attention
     mask = _block_mask(layout)
     if dropout > 0.0:
         if seed is None:

@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +86,7 @@ def inference(settings: Settings) -> Iterator[Result]:
             key: _inference_run(model, inputs) for key, model in runners.items()
         }
         if session is not None:
-            feed = {key: value.numpy() for key, value in inputs.items()}
-            contestants["ort"] = lambda feed=feed: session.run(None, feed)
+            contestants["ort"] = partial(session.run, None, {key: value.numpy() for key, value in inputs.items()})
         yield contest(name, contestants, settings.seconds)
 
 
