@@ -14,14 +14,16 @@ pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "bui
 
 V3 = RelativePositions(span=256, buckets=256, max_position=512)
 # Small spans, so that short texts saturate: exact (v1), log buckets, and buckets so steep that rows are skipped.
+# With a span of 15 the last exact row ends a group of eight.
 RULES = [
     RelativePositions(span=9),
+    RelativePositions(span=15),
     RelativePositions(span=40),
     RelativePositions(span=8, buckets=8, max_position=30),
     RelativePositions(span=16, buckets=16, max_position=12),
     V3,
 ]
-QUIET = settings(max_examples=25, deadline=None, derandomize=True)
+QUIET = settings(max_examples=40, deadline=None, derandomize=True)
 
 
 def lengths(*values: int) -> Layout:
@@ -63,12 +65,15 @@ def check(layout: Layout, relative: RelativePositions, heads=2, d=16, dropout=0.
     heads=st.integers(1, 4),
     d=st.integers(1, 16).map(lambda n: 8 * n),
     relative=st.sampled_from(RULES),
+    shift=st.sampled_from([0, 0, 150, -150]) | st.integers(-20, 20),
     dropout=st.sampled_from([0.0, 0.0, 0.1, 0.6]),
     seed=st.integers(0, 2**16),
 )
-def test_equals_the_reference(runs, heads, d, relative, dropout, seed):
+def test_equals_the_reference(runs, heads, d, relative, shift, dropout, seed):
+    """``shift`` moves the queries against the keys: groups of eight start at any distance, or all are far."""
     torch.manual_seed(seed)
-    check(lengths(*runs), relative, heads, d, dropout)
+    layout = lengths(*runs)
+    check(replace(layout, q_positions=layout.q_positions + shift), relative, heads, d, dropout)
 
 
 @QUIET
@@ -105,9 +110,10 @@ def test_holes_subsets_and_orders(columns, sequences, density, asked, order, rel
         (lengths(513, 129), V3),
         (lengths(640).causal(), V3),
         (lengths(600), RelativePositions(span=512)),
+        (lengths(600), RelativePositions(span=9)),  # whole tiles past the last row
         (lengths(600).at_rows(torch.arange(3, 600, 7)), V3),
     ],
-    ids=["one", "two", "causal", "exact", "rows"],
+    ids=["one", "two", "causal", "exact", "narrow", "rows"],
 )
 def test_long_texts(layout, relative):
     torch.manual_seed(0)
@@ -133,7 +139,7 @@ def test_a_query_that_sees_nothing_gives_zeros():
     layout = lengths(20, 12)
     visible = torch.randint(0, 21, (32,), dtype=torch.int32)
     visible[[3, 25]] = 0
-    ours = check(replace(layout, visible=visible), RULES[2], dropout=0.2)
+    ours = check(replace(layout, visible=visible), RULES[3], dropout=0.2)
     assert not ours["out"][[3, 25]].any()
     assert not ours["q"][[3, 25]].any()
 
@@ -148,7 +154,7 @@ def test_queries_in_any_order():
 @pytest.mark.parametrize(("c2p", "p2c"), [(True, False), (False, True), (False, False)])
 def test_fewer_terms(c2p, p2c):
     torch.manual_seed(4)
-    check(lengths(140, 21), RULES[2], c2p=c2p, p2c=p2c)
+    check(lengths(140, 21), RULES[3], c2p=c2p, p2c=p2c)
 
 
 def test_a_table_cut_to_the_rows_within_reach():
@@ -258,6 +264,26 @@ def test_threads_without_an_openmp_runtime(monkeypatch):
     assert torch.equal(check(lengths(200, 64), V3)["out"], expected)
 
 
+@pytest.fixture
+def _baseline():
+    library = cpu._library()[0]
+    assert library is not None
+    library.attention_use_baseline(1)
+    assert library.attention_isa() == b"baseline"
+    yield
+    library.attention_use_baseline(0)
+
+
+@pytest.mark.usefixtures("_baseline")
+@pytest.mark.parametrize("relative", RULES)
+def test_without_avx2(relative):
+    """What runs on a CPU that has none of the better instruction sets."""
+    torch.manual_seed(18)
+    check(lengths(300, 37), relative, heads=1, d=24, dropout=0.1)
+    holes, _ = Layout.from_mask(torch.rand(2, 60) < 0.8)
+    check(holes.causal(), relative)
+
+
 def test_dropout_keeps_the_reference_mask_and_depends_on_the_seed():
     torch.manual_seed(12)
     layout = lengths(64)
@@ -319,7 +345,7 @@ def test_compiled_with_changing_lengths_equals_eager():
     torch.manual_seed(16)
 
     def run(q, k, v, pos_k, pos_q, layout):
-        return cpu.attend(q * 2, k, v, pos_k, pos_q, layout, RULES[2], 0.1).sin()
+        return cpu.attend(q * 2, k, v, pos_k, pos_q, layout, RULES[3], 0.1).sin()
 
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=True)
     for layout in (lengths(30, 11), lengths(17, 9, 25)):

@@ -73,7 +73,7 @@ struct Problem {
 
 enum Status { kOk = 0, kOutOfMemory = 1, kRowOutsideTable = 2, kBadOffsets = 3 };  // cpu.py: _ERRORS
 
-constexpr int kBlock = 128;  // queries and keys of a tile, at most
+constexpr int kBlock = 256;  // queries and keys of a tile, at most; 128 measured the same or slightly slower, 64 slower
 constexpr int kPanel = 16;   // columns of a packed panel: the width of the product kernel
 constexpr int kLanes = 8;    // floats that the elementwise loops take at once
 
@@ -304,10 +304,12 @@ constexpr int kVector = 8;
 
 namespace {
 
+std::atomic<bool> only_baseline{false};
+
 bool has_avx2() {
 #if defined(__x86_64__)
   static const bool yes = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
-  return yes;
+  return yes && !only_baseline;
 #else
   return false;
 #endif
@@ -345,6 +347,9 @@ extern "C" {
 
 // The instruction set in use, for messages: "avx2" or "baseline".
 KERNEL_EXPORT const char* attention_isa() { return has_avx2() ? "avx2" : "baseline"; }
+
+// For tests: leave better instruction sets unused.
+KERNEL_EXPORT void attention_use_baseline(int yes) { only_baseline = yes != 0; }
 
 KERNEL_EXPORT int attention_forward(const Problem* problem) {
   Plan plan(*problem);
@@ -482,8 +487,9 @@ KERNEL_INLINE void spread(const float* values, const uint8_t* index, F8& out) {
 }
 
 // The transpose of spread: rows[up[t]] += v[t]. Sums over runs are differences of running sums.
-KERNEL_INLINE void fold(float* rows, const Groups& g, F8 v) {
+KERNEL_INLINE void fold(float* rows, const Groups& g, const F8& values) {
 #ifdef KERNEL_AVX2
+  F8 v = values;
   if (!g.exact) {
     __m256 x = (__m256)v;
     x = _mm256_add_ps(x, _mm256_castsi256_ps(_mm256_slli_si256(_mm256_castps_si256(x), 4)));
@@ -498,7 +504,7 @@ KERNEL_INLINE void fold(float* rows, const Groups& g, F8 v) {
   float* at = rows + g.first_row;
   store(at, load<F8>(at) + v);
 #else
-  for (int t = 0; t < kLanes; t++) rows[g.first_row + g.up[t]] += v[t];
+  for (int t = 0; t < kLanes; t++) rows[g.first_row + g.up[t]] += values[t];
 #endif
 }
 
@@ -879,21 +885,24 @@ void fold_position_terms(const Plan& plan, const Work& w, const Block& q, const 
 // ---- dropout: reference.keep_mask ----
 
 template <class T>
-KERNEL_INLINE T mix(T x) {
+KERNEL_INLINE void mix(T& x) {
   x = (x ^ (x >> 16)) * 0x7FEB352Du;
   x = (x ^ (x >> 15)) * 0x846CA68Bu;
-  return x ^ (x >> 16);
+  x = x ^ (x >> 16);
 }
 
 uint32_t dropout_state(const Problem& p, int64_t query, int64_t head) {
-  return mix(static_cast<uint32_t>(p.seed) + static_cast<uint32_t>(query) * 0x9E3779B1u +
-             static_cast<uint32_t>(head) * 0x85EBCA77u);
+  uint32_t state = static_cast<uint32_t>(p.seed) + static_cast<uint32_t>(query) * 0x9E3779B1u +
+                   static_cast<uint32_t>(head) * 0x85EBCA77u;
+  mix(state);
+  return state;
 }
 
 // x where the weights of keys key .. key + 7 stay, zero elsewhere. Not scaled by 1 / (1 - dropout).
 KERNEL_INLINE void drop(uint32_t state, int key, uint32_t below, F8& x) {
   const U8 keys = U8{0, 1, 2, 3, 4, 5, 6, 7} + static_cast<uint32_t>(key);
-  const U8 hash = mix((keys * 0xC2B2AE3Du) ^ state);
+  U8 hash = (keys * 0xC2B2AE3Du) ^ state;
+  mix(hash);
   x = hash >= below ? x : F8{};
 }
 
