@@ -185,3 +185,15 @@ def test_export_keeps_padding_and_gives_the_same():
     ours = model(ids, attention_mask=mask).last_hidden_state
     theirs = exported(input_ids=ids, attention_mask=mask)["last_hidden_state"]
     torch.testing.assert_close(theirs[mask.bool()], ours[mask.bool()], atol=1e-5, rtol=0)
+
+
+def test_compiled_model_gives_the_same():
+    model = randomise(DebertaModel(small()))
+    compiled = torch.compile(model, backend="aot_eager")
+    for length in (9, 14):
+        ids, mask = torch.randint(1, 101, (2, length)), torch.ones(2, length, dtype=torch.long)
+        mask[1, 5:] = 0
+        expected = model(ids, attention_mask=mask).last_hidden_state
+        torch.testing.assert_close(compiled(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=0)
+    compiled(ids, attention_mask=mask).last_hidden_state.sum().backward()
+    assert model.encoder.rel_embeddings.weight.grad.abs().sum() > 0

@@ -32,9 +32,9 @@ def test_it_notices_distances_that_are_not_clamped(quick, monkeypatch):
     """What stock transformers does past 512 tokens."""
     clamped = positions.log_bucket
     monkeypatch.setattr(positions, "log_bucket", lambda x, b, m: clamped(x, b, m) - (x <= -511))
-    positions._lookup.cache_clear()
+    positions._build.cache_clear()
     row = verification.verify_variant("deberta-v3-xsmall")
-    positions._lookup.cache_clear()
+    positions._build.cache_clear()
     assert row.hidden <= verification.TOLERANCE
     assert row.past_512 > verification.TOLERANCE
     assert not row.passed

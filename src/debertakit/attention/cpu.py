@@ -16,7 +16,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import _disable_current_modes
 
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
@@ -34,6 +33,7 @@ _ERRORS = {
 _NO_MATRIX = (0, 0, 0)
 
 
+@torch.compiler.assume_constant_result
 def available() -> bool:
     """Whether the kernel was built and could be loaded."""
     return _library()[0] is not None
@@ -73,26 +73,13 @@ def attend(
     if pos_k is not None or pos_q is not None:
         if relative is None:
             raise ValueError("position tables came without the rule that maps distances to their rows")
-        lookup = _lookup(relative)
+        lookup = relative.lookup()
     if dropout > 0.0 and seed is None:
         raise ValueError("dropout needs a seed")
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
     if _plain(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
         return _mix((q, k, v), (pos_k, pos_q), None, rows, lookup, scale, dropout, seed)
     return attention_forward(q, k, v, pos_k, pos_q, *rows, lookup, scale, dropout, seed)[0]
-
-
-@torch.compiler.assume_constant_result
-def _lookup(relative: RelativePositions) -> Tensor:
-    """A constant of any graph.
-
-    Traced by torch.compile, numpy's float64 logarithms would become float32 and some distances change rows; made while
-    torch.export traces, a fake would stay in the cache.
-    """
-    if torch._C._len_torch_dispatch_stack() == 0:
-        return relative.lookup("cpu")
-    with _disable_current_modes():
-        return relative.lookup("cpu")
 
 
 def _plain(q: Tensor) -> bool:

@@ -71,7 +71,7 @@ class Layout:
 
     def at_rows(self, rows: Tensor) -> "Layout":
         """Ask for these query rows only (ascending); keys and values stay whole."""
-        q_offsets = torch.searchsorted(rows, self.q_offsets.long()).int()
+        q_offsets = torch.searchsorted(rows.contiguous(), self.q_offsets.long()).int()
         counts = q_offsets.diff()
         return replace(
             self,

@@ -22,6 +22,7 @@ from functools import lru_cache
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 @dataclass(frozen=True)
@@ -69,8 +70,21 @@ class RelativePositions:
         return self.lookup(distances.device)[distances.clamp(-self.reach, self.reach) + self.reach]
 
 
-@lru_cache(maxsize=1024)
+@torch.compiler.assume_constant_result
 def _lookup(relative: RelativePositions, device: torch.device) -> Tensor:
+    """A constant of any graph.
+
+    Traced by torch.compile, numpy's float64 logarithms would become float32 and some distances change rows; made while
+    torch.export traces, a fake tensor would stay in the cache.
+    """
+    if torch._C._len_torch_dispatch_stack() == 0:
+        return _build(relative, device)
+    with _disable_current_modes():
+        return _build(relative, device)
+
+
+@lru_cache(maxsize=1024)
+def _build(relative: RelativePositions, device: torch.device) -> Tensor:
     x = np.arange(-relative.reach, relative.reach + 1)
     if relative.buckets > 0:
         x = log_bucket(x, relative.buckets, relative.max_position)
