@@ -6,12 +6,15 @@ DeBERTa-v2, its BERT with SDPA (no position terms in attention at all: what "no 
 ONNX Runtime on transformers' DeBERTa as exported by torch.
 """
 
+import logging
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -105,9 +108,7 @@ def _onnx_session(model: Any) -> Any:
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError:
         return None
-    from contextlib import redirect_stdout
-    from io import StringIO
-
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it counts the packages that it can do without
     inputs = batch([8, 6])
     batch_dim, length_dim = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=4096)
     shapes = {name: {0: batch_dim, 1: length_dim} for name in inputs}

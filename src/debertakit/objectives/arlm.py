@@ -1,0 +1,27 @@
+"""Autoregressive language modelling with the encoder itself: a triangular mask, as in UniLM.
+
+    loss = - sum over rows t but the last of each sequence of  log softmax(E head(h_t) + b)[token_{t+1}]
+
+Row t sees positions 0 to t. The head is the masked model's; the mask decoder is not used: its queries stand at the
+place that is to be predicted, while here row t predicts its neighbour. The end of a sequence, [SEP], is predicted too.
+"""
+
+import torch
+from torch import Tensor
+
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.objectives.base import Asked, Objective, Outcome, View, word_logits
+
+
+class AutoregressiveLanguageModelling(Objective):
+    view = "causal"
+    decodes = False
+
+    def ask(self, view: View) -> Asked:
+        has_next = torch.ones(view.ids.shape[0], dtype=torch.bool)
+        has_next[view.lengths.cumsum(0).long() - 1] = False
+        rows = has_next.nonzero().squeeze(-1)
+        return Asked(rows, view.ids[rows + 1])
+
+    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        return self.outcome(word_logits(model, hidden), asked.targets)

@@ -1,0 +1,20 @@
+"""Masked language modelling: what was behind the masks?
+
+    loss = - sum over hidden tokens i of  log softmax(E head(h_i) + b)[token_i]
+
+h comes from the Enhanced Mask Decoder when the config has one (emd_steps > 0), else from the last layer.
+"""
+
+from torch import Tensor
+
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.objectives.base import Asked, Objective, Outcome, View, as_tensor, word_logits
+
+
+class MaskedLanguageModelling(Objective):
+    def ask(self, view: View) -> Asked:
+        assert view.masked is not None
+        return Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets))
+
+    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        return self.outcome(word_logits(model, hidden), asked.targets)

@@ -1,0 +1,40 @@
+"""Relative-position prediction: where does the masked token stand?
+
+    P(r_i | x) = softmax(W_r h_i + b_r)
+
+r_i is the position of hidden token i relative to the first token of its sequence. h_i comes from the ordinary last
+layer: the encoder knows distances only, so the answer has to be worked out from them. Out of the mask decoder, which is
+given the absolute position as its query, it could simply be copied.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from debertakit.config import DebertaConfig
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.objectives.base import Asked, Objective, Outcome, View, as_tensor
+
+
+class PositionPrediction(Objective):
+    decodes = False
+
+    def __init__(self, config: DebertaConfig):
+        super().__init__()
+        if config.position_biased_input:
+            raise ValueError("position prediction with position_biased_input would copy its answer from the input")
+        self.classifier = nn.Linear(config.hidden_size, config.max_position_embeddings)
+        nn.init.normal_(self.classifier.weight, std=config.initializer_range)
+        nn.init.zeros_(self.classifier.bias)
+
+    def ask(self, view: View) -> Asked:
+        assert view.masked is not None
+        rows = as_tensor(view.masked.positions)
+        positions = rows - view.starts[_sequence_of(rows, view)]
+        return Asked(rows, positions.clamp(max=self.classifier.out_features - 1))
+
+    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        return self.outcome(self.classifier(hidden), asked.targets)
+
+
+def _sequence_of(rows: Tensor, view: View) -> Tensor:
+    return torch.searchsorted(view.lengths.cumsum(0), rows, right=True)

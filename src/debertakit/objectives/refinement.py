@@ -1,0 +1,36 @@
+"""Mask refinement: the model reads its own predictions and predicts again.
+
+    x_0 = the masked text;   x_r = x_0 with argmax P(. | x_{r-1}) written over every hidden token
+    loss = 1 / k * sum over rounds r = 0 .. k - 1 of  MLM loss of x_r against the original tokens
+
+From the second round on the input holds no [MASK], as in fine-tuning. No gradient flows through the argmax. Round 0 is
+masked language modelling, so this objective stands in its place.
+"""
+
+import torch
+from torch import Tensor
+
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.objectives.base import Asked, Outcome, View, hidden_rows, word_logits
+from debertakit.objectives.mlm import MaskedLanguageModelling
+
+
+class MaskRefinement(MaskedLanguageModelling):
+    def __init__(self, rounds: int):
+        super().__init__()
+        if rounds < 1:
+            raise ValueError(f"refinement_rounds={rounds}: at least 1")
+        self.rounds = rounds
+
+    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        packed = view.packed()
+        logits = word_logits(model, hidden)
+        total = self.outcome(logits, asked.targets).loss
+        for _ in range(self.rounds - 1):
+            packed.words = packed.words.clone()
+            packed.words[asked.rows] = logits.detach().argmax(-1)
+            decoded, _ = hidden_rows(model, packed, torch.unique(asked.rows), None)
+            assert decoded is not None
+            logits = word_logits(model, decoded)
+            total = total + self.outcome(logits, asked.targets).loss
+        return Outcome(total / self.rounds, self.outcome(logits, asked.targets).correct)

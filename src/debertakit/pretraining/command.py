@@ -1,0 +1,74 @@
+"""``deberta pretrain``: from raw text to a model, step by step; each step finds its work done when run again."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from debertakit.pretraining import distributed, settings
+from debertakit.pretraining.loop import pretrain
+from debertakit.pretraining.recipes import recipe
+from debertakit.pretraining.settings import PretrainConfig
+from debertakit.text.corpus import Corpus, prepare
+from debertakit.text.documents import source
+from debertakit.text.shards import MANIFEST
+from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.training import train_tokenizer
+
+
+def run(
+    name: str,
+    corpus: str,
+    out: Path,
+    *,
+    assignments: list[str],
+    tokenizer: str | None = None,
+    resume: bool = False,
+    minutes: float | None = None,
+) -> dict[str, float]:
+    config = recipe(name)
+    if resume and (out / "run.json").exists():
+        config = settings.load(out / "run.json")
+    config = settings.override(config, assignments)
+    if minutes is not None:
+        config = settings.override(config, [f"minutes={minutes}"])
+    if not resume and any((out / "checkpoints").glob("step-*")):
+        raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
+    world = distributed.start(config.parallel)
+    if world.main:  # the others wait, and then open what it made
+        get_corpus(config, corpus, get_tokenizer(config, tokenizer, corpus, out), out)
+    world.barrier()
+    pieces = get_tokenizer(config, tokenizer, corpus, out)
+    return pretrain(config, get_corpus(config, corpus, pieces, out), pieces, out, resume=resume)
+
+
+def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Any:
+    """The one that was given, the one in the folder, or one trained on the corpus."""
+    folder = out / "tokenizer"
+    if given is not None:
+        return load_tokenizer(given)
+    if not (folder / "tokenizer.json").exists():
+        if (Path(corpus) / MANIFEST).exists():
+            raise ValueError(f"{corpus} is tokenised already: give the --tokenizer that it was prepared with")
+        text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in source(corpus).pieces())
+        trained = train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
+        aside = out / "tokenizer.part"
+        shutil.rmtree(aside, ignore_errors=True)
+        trained.save_pretrained(aside)
+        aside.rename(folder)
+    return load_tokenizer(folder)
+
+
+def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -> Corpus:
+    """A folder that is prepared already, or the text, prepared into ``out``/corpus."""
+    if (Path(corpus) / MANIFEST).exists():
+        return Corpus.open(corpus)
+    data = config.data
+    return prepare(
+        corpus,
+        tokenizer,
+        out / "corpus",
+        validation=int(data.validation) if data.validation >= 1 else data.validation,
+        language=data.language,
+        txt_document=data.txt_document,
+        entities=data.entities,
+    )

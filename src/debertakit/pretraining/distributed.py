@@ -1,0 +1,105 @@
+"""Many processes: torchrun starts them, this file says who is who and spreads the model.
+
+``ddp`` copies the model to each rank; ``fsdp2`` shards parameters, gradients and optimiser state over them. The data
+needs nothing: a step holds the same sequences whatever the number of ranks (text/packing.py).
+"""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from debertakit.pretraining.trainee import Trainee
+
+
+@dataclass(frozen=True)
+class World:
+    rank: int = 0
+    size: int = 1
+    device: torch.device = torch.device("cpu")  # noqa: RUF009
+    sharded: bool = False
+
+    @property
+    def main(self) -> bool:
+        return self.rank == 0
+
+    def sum(self, values: Tensor) -> Tensor:
+        """The sum over all ranks, on all ranks."""
+        if self.size == 1:
+            return values
+        moved = values.to(self.device)  # NCCL sums what is on a GPU only
+        dist.all_reduce(moved)
+        return moved.to(values.device)
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's object, in rank order, on all ranks."""
+        if self.size == 1:
+            return [value]
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value)
+        return values
+
+    def barrier(self) -> None:
+        if self.size > 1:
+            dist.barrier()
+
+
+def start(parallel: str) -> World:
+    """The world that torchrun describes, or this process alone. Two hours to wait for one another: the main process
+    may be preparing the corpus."""
+    cuda = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
+    if cuda:
+        torch.cuda.set_device(device)
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    if size == 1 and parallel != "fsdp2":
+        return World(device=device)
+    if "MASTER_ADDR" not in os.environ:
+        raise ValueError("parallel=fsdp2 needs torchrun: torchrun --nproc-per-node N -m debertakit.cli pretrain ...")
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(hours=2))
+    return World(dist.get_rank(), size, device, sharded=parallel == "fsdp2")
+
+
+def stop(world: World) -> None:
+    if dist.is_initialized() and (world.size > 1 or world.sharded):
+        dist.destroy_process_group()
+
+
+def spread(trainee: Trainee, world: World) -> nn.Module:
+    """The module to call: the trainee itself, or what wraps it."""
+    trainee.to(world.device)
+    if world.sharded:
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        mesh = init_device_mesh(world.device.type, (world.size,))
+        # The last layer stays with the root: the mask decoder uses its parameters without calling it.
+        for layer in trainee.model.deberta.encoder.layer[:-1]:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(trainee, mesh=mesh)
+        return trainee
+    if world.size > 1:
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(trainee, device_ids=None if world.device.index is None else [world.device.index])
+    return trainee
+
+
+@contextmanager
+def gradients_travel(module: Any, now: bool) -> Iterator[None]:
+    """Exchange gradients in this backward pass, or keep them for the last one of the step."""
+    if hasattr(module, "set_requires_gradient_sync"):
+        module.set_requires_gradient_sync(now)
+        yield
+    elif hasattr(module, "no_sync") and not now:
+        with module.no_sync():
+            yield
+    else:
+        yield

@@ -1,0 +1,88 @@
+"""Where the figures of a run go: log.jsonl always, a terminal, and TensorBoard or trackio when asked for."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+
+class Log:
+    """One for the run, on the main process only. ``since``: lines after this step are of a run that was cut off."""
+
+    def __init__(self, folder: Path, tracker: str, total: float, unit: str, since: int):
+        self.path = folder / "log.jsonl"
+        kept = [record for record in read(self.path) if record["step"] <= since]
+        self.path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        self.file = self.path.open("a", encoding="utf-8")
+        self.unit = unit
+        self.tracker = _tracker(tracker, folder)
+        self.bar: Any = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            columns = [BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
+            self.bar = Progress(*columns, console=Console(stderr=True))
+            self.task = self.bar.add_task("starting", total=total)
+            self.bar.start()
+        self.total = total
+
+    def write(self, kind: str, step: int, **figures: Any) -> None:
+        record = {"kind": kind, "step": step, **figures}
+        self.file.write(json.dumps(record) + "\n")
+        self.file.flush()
+        numbers = {f"{kind}/{key}": value for key, value in figures.items() if isinstance(value, (int, float))}
+        self.tracker(numbers, step)
+        shown = "  ".join(f"{key} {_short(value)}" for key, value in figures.items())
+        line = f"{kind:<10} step {step:>7}  {shown}"
+        if self.bar is None:
+            print(line, file=sys.stderr, flush=True)
+        else:
+            self.bar.console.print(line, highlight=False)
+
+    def advance(self, done: float, step: int, loss: float) -> None:
+        if self.bar is not None:
+            self.bar.update(self.task, completed=min(done, self.total), description=f"step {step}  loss {loss:.3f}")
+
+    def close(self) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        self.file.close()
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The records of a log; a last line that a kill cut short is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _short(value: Any) -> str:
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
+def _tracker(name: str, folder: Path) -> Any:
+    """A function (figures, step) -> None."""
+    if name == "tensorboard":
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError:
+            raise ImportError("tracker=tensorboard needs a package: pip install tensorboard") from None
+        writer = SummaryWriter(str(folder / "tensorboard"))
+
+        def write(figures: dict[str, float], step: int) -> None:
+            for key, value in figures.items():
+                writer.add_scalar(key, value, step)
+
+        return write
+    if name == "trackio":
+        try:
+            import trackio
+        except ImportError:
+            raise ImportError("tracker=trackio needs a package: pip install trackio") from None
+        trackio.init(project="debertakit", name=folder.name)
+        return lambda figures, step: trackio.log(figures, step=step)
+    return lambda figures, step: None

@@ -1,0 +1,304 @@
+"""Pretraining: the loop.
+
+    prepare the parts of step s     batch (seed, step) -> corrupted views            text/packing.py, objectives/
+    forward, backward, accumulate   loss = sum of weighted terms / terms of the step   trainee.py
+    clip, AdamW, next learning rate                                                  optim.py
+    now and then: log, evaluate, write a checkpoint                                  log.py, state.py
+
+A step is a pure function of the state and the step's number, so a run that goes on from a checkpoint repeats exactly
+what the uninterrupted one does (fp32, same number of processes).
+"""
+
+import math
+import random
+import time
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from debertakit.config import DebertaConfig
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.objectives.base import Context
+from debertakit.pretraining import distributed, report, state
+from debertakit.pretraining.distributed import World
+from debertakit.pretraining.log import Log
+from debertakit.pretraining.optim import clip_gradients, learning_rate, make_optimizer
+from debertakit.pretraining.settings import PretrainConfig
+from debertakit.pretraining.state import Progress
+from debertakit.pretraining.trainee import Part, Trainee
+from debertakit.text.packing import Packing
+from debertakit.text.shards import Corpus
+
+
+class Diverged(ValueError):
+    """Too many steps in a row without a finite loss."""
+
+
+@dataclass
+class Run:
+    config: PretrainConfig
+    world: World
+    trainee: Trainee
+    module: nn.Module
+    """The trainee, or DDP around it: what is called."""
+    optimizer: torch.optim.Optimizer
+    packing: Packing
+    context: Context
+    validation: Packing | None
+    validation_context: Context
+    progress: Progress
+    dtype: torch.dtype | None
+    """What autocast computes in; None: plain fp32."""
+
+    @property
+    def done(self) -> float:
+        """Share of the run that is behind us."""
+        if self.config.minutes is not None:
+            return self.progress.elapsed / (60 * self.config.minutes)
+        return self.progress.step / self.config.steps
+
+    def autocast(self) -> Any:
+        return nullcontext() if self.dtype is None else torch.autocast(self.world.device.type, self.dtype)
+
+
+def pretrain(
+    config: PretrainConfig, corpus: Corpus, tokenizer: Any, out: str | Path, *, resume: bool = False
+) -> dict[str, float]:
+    """Train, and leave a model in ``out`` that transformers loads. Returns the last validation figures."""
+    folder = Path(out)
+    checkpoints = folder / "checkpoints"
+    world = distributed.start(config.parallel)
+    run = make_run(config, corpus, tokenizer, world)
+    _open(folder, config, world, resume)
+    found = world.gather(state.newest(checkpoints) if resume and world.main else None)[0]
+    if found is not None:
+        run.progress = state.load(found[1], run.trainee, run.optimizer, world)
+    log = None
+    if world.main:
+        total, unit = (config.steps, "steps") if config.minutes is None else (60 * config.minutes, "seconds")
+        log = Log(folder, config.tracker, total, unit, run.progress.step)
+    try:
+        figures = _train(run, checkpoints, tokenizer, log)
+    finally:
+        if log is not None:
+            log.close()
+    if world.main:
+        newest = state.newest(checkpoints)
+        assert newest is not None  # written at the end of _train
+        report.finish(folder, newest[1], config, run.progress, figures, corpus, run.trainee)
+    world.barrier()
+    distributed.stop(world)
+    return figures
+
+
+def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict[str, float]:
+    config, progress = run.config, run.progress
+    began, before = time.monotonic(), progress.elapsed
+    window = Window()
+    figures: dict[str, float] = {}
+
+    def keep() -> None:
+        state.save(checkpoints, run.trainee, run.optimizer, progress, run.world, tokenizer)
+        if run.world.main:
+            state.prune(checkpoints, config.keep_last)
+
+    if run.done >= 1:  # resumed at its end
+        figures = evaluate(run)
+    while run.done < 1:
+        result = train_step(run, before + time.monotonic() - began)
+        if progress.bad_steps >= config.max_bad_steps:
+            progress.step -= progress.bad_steps  # the weights are those of the last good step, and so is the place
+            keep()
+            raise Diverged(
+                f"the loss or its gradient was not finite in {progress.bad_steps} steps in a row; stopped, the state "
+                f"of step {progress.step} is kept. Go on with --resume and a lower rate (--set optimizer.lr=...)"
+            )
+        window.add(result)
+        last = run.done >= 1
+        step = progress.step
+        if log is not None:
+            log.advance(step if config.minutes is None else progress.elapsed, step, result["loss"])
+            if step % config.log_every == 0 or last:
+                log.write("train", step, **window.figures(), lr=result["lr"])
+        if step % config.evaluate_every == 0 or last:
+            figures = evaluate(run)
+            if log is not None and figures:
+                log.write("validation", step, **figures, elapsed=progress.elapsed)
+        # Not amid bad steps: should they go on, the state to go back to is the one before them.
+        if (step % config.checkpoint_every == 0 and not progress.bad_steps) or last:
+            keep()
+    return figures
+
+
+def train_step(run: Run, elapsed: float) -> dict[str, float]:
+    """One update; ``elapsed`` seconds of the run had passed when it began."""
+    config, world, progress = run.config, run.world, run.progress
+    parts_in_step = config.data.parts(world.size)
+    own = parts_in_step // world.size
+    first = world.rank * own
+    parts = [
+        run.trainee.prepare(run.packing.batch(progress.step, first + i, parts_in_step), run.context, run.done)
+        for i in range(own)
+    ]
+    counts = [sum(values) for values in zip(*(part.counts() for part in parts), strict=True)]
+    tokens = sum(part.tokens for part in parts)
+    totals = world.sum(torch.tensor([*counts, tokens, elapsed if world.main else 0.0], dtype=torch.float64))
+    lr = learning_rate(config.optimizer, progress.step, run.done)
+    for group in run.optimizer.param_groups:
+        group["lr"] = lr
+    sums = _backward(run, parts, totals[:-2].float().to(world.device))
+    norm = float(clip_gradients(run.trainee, config.optimizer.clip))
+    means = (sums / totals[:-2].clamp(min=1)).tolist()
+    loss = sum(weight * mean for weight, mean in zip(run.trainee.weights.values(), means, strict=True))
+    if math.isfinite(loss) and math.isfinite(norm):
+        run.optimizer.step()
+        progress.bad_steps = 0
+    else:
+        progress.bad_steps += 1
+    run.optimizer.zero_grad(set_to_none=True)
+    progress.step += 1
+    progress.tokens += int(totals[-2])
+    progress.elapsed = float(totals[-1])
+    each = {name: mean for name, mean in zip(run.trainee.weights, means, strict=True) if len(means) > 1}
+    return {"loss": loss, **each, "grad_norm": norm, "tokens": float(totals[-2]), "lr": lr}
+
+
+def _backward(run: Run, parts: list[Part], totals: Tensor) -> Tensor:
+    """Gradients of all parts; [objectives] summed losses of the whole step."""
+    run.module.train()
+    sums = torch.zeros(len(totals), dtype=torch.float64)
+    for number, part in enumerate(parts):
+        with distributed.gradients_travel(run.module, now=number == len(parts) - 1):
+            with run.autocast():
+                loss, figures = run.module(part.to(run.world.device), totals)
+            (loss * run.world.size).backward()  # ranks average their gradients; the loss is a sum over them
+        sums += figures[:, 0].double().cpu()
+    return run.world.sum(sums)
+
+
+@torch.no_grad()
+def evaluate(run: Run) -> dict[str, float]:
+    """Loss, perplexity and accuracy of every objective on held-out text; the same text and masks each time."""
+    if run.validation is None:
+        return {}
+    packing, world = run.validation, run.world
+    steps = max(1, min(run.config.evaluate_tokens, packing.epoch_tokens) // packing.step_tokens)
+    run.module.eval()
+    ones = torch.ones(len(run.trainee.weights), device=world.device)
+    sums = torch.zeros(len(run.trainee.weights), 3, dtype=torch.float64)
+    for step in range(steps):
+        part = run.trainee.prepare(packing.batch(step, world.rank, world.size), run.validation_context, 0.0)
+        with run.autocast():
+            _, figures = run.module(part.to(world.device), ones)
+        sums += torch.cat([figures.double().cpu(), torch.tensor(part.counts(), dtype=torch.float64)[:, None]], 1)
+    loss_sum, correct, count = world.sum(sums).clamp(min=0).unbind(1)
+    losses, accuracies = (loss_sum / count.clamp(min=1)).tolist(), (correct / count.clamp(min=1)).tolist()
+    weights = run.trainee.weights
+    figures = {"loss": sum(w * value for w, value in zip(weights.values(), losses, strict=True))}
+    for name, loss, accuracy in zip(weights, losses, accuracies, strict=True):
+        prefix = "" if len(weights) == 1 else f"{name}_"
+        figures |= {
+            f"{prefix}loss": loss,
+            f"{prefix}perplexity": math.exp(min(loss, 50)),
+            f"{prefix}accuracy": accuracy,
+        }
+    run.progress.validation = figures["loss"]
+    return figures
+
+
+# ------------------------------------------------------------------------------------------------------- setting up
+
+
+def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World) -> Run:
+    """Everything a run needs, at step 0."""
+    _seed(config.seed)
+    model = DebertaForMaskedLM(model_config(config, tokenizer))
+    if config.gradient_checkpointing:
+        model.gradient_checkpointing_enable()
+    trainee = Trainee(model, config.objectives)
+    module = distributed.spread(trainee, world)
+    if config.compile:
+        for layer in model.deberta.encoder.layer:
+            layer.compile(dynamic=True)  # packed batches differ in length
+    optimizer = make_optimizer(trainee, config.optimizer, fused=not world.sharded)
+    _seed(config.seed + 1 + world.rank)  # dropout differs between ranks
+    data = config.data
+    packing = Packing(corpus.train, data.max_length, data.step_tokens, config.seed, data.mode)
+    validation = None
+    if corpus.validation.tokens:
+        validation = Packing(corpus.validation, data.max_length, 1, 0, data.mode)
+        tokens = min(world.size * data.micro_tokens, max(validation.epoch_tokens, world.size * data.max_length))
+        validation.step_tokens = tokens
+    contexts = [Context(half, config.masking, config.seed) for half in (corpus.train, corpus.validation)]
+    dtype = precision(config.precision, world.device)
+    return Run(
+        config, world, trainee, module, optimizer, packing, contexts[0], validation, contexts[1], Progress(), dtype
+    )
+
+
+def model_config(config: PretrainConfig, tokenizer: Any) -> DebertaConfig:
+    """The recipe's model with the tokenizer's vocabulary and special ids."""
+    fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
+    if fields["vocab_size"] < len(tokenizer):
+        raise ValueError(
+            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} pieces"
+        )
+    if config.data.max_length > fields.get("max_position_embeddings", 512):
+        raise ValueError(
+            f"data.max_length={config.data.max_length} is more than the model's "
+            f"{fields.get('max_position_embeddings', 512)} positions (model.max_position_embeddings)"
+        )
+    return DebertaConfig(**fields)
+
+
+def precision(asked: str, device: torch.device) -> torch.dtype | None:
+    """bf16 where the hardware computes in it, else fp32. Emulated bf16 on a CPU is slower than fp32."""
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    else:
+        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+    if asked == "bf16" and not native:
+        raise ValueError(f"precision=bf16: this {device.type} does not compute in bf16; use auto or fp32")
+    return torch.bfloat16 if native and asked != "fp32" else None
+
+
+def _seed(seed: int) -> None:
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> None:
+    """Write the resolved config; refuse to run over somebody's checkpoints."""
+    if not resume and any((folder / "checkpoints").glob("step-*")):
+        raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+    world.barrier()
+    if world.main:
+        folder.mkdir(parents=True, exist_ok=True)
+        aside = folder / "run.json.part"
+        aside.write_text(config.to_json(), encoding="utf-8")
+        aside.replace(folder / "run.json")
+
+
+class Window:
+    """Means over the steps since the last line of the log."""
+
+    def __init__(self) -> None:
+        self.results: list[dict[str, float]] = []
+        self.began = time.monotonic()
+
+    def add(self, result: dict[str, float]) -> None:
+        self.results.append(result)
+
+    def figures(self) -> dict[str, float]:
+        now = time.monotonic()
+        names = [name for name in self.results[0] if name not in ("tokens", "lr")]
+        means = {name: sum(r[name] for r in self.results) / len(self.results) for name in names}
+        means["tokens_per_second"] = sum(r["tokens"] for r in self.results) / max(now - self.began, 1e-9)
+        self.results, self.began = [], now
+        return means

@@ -1,0 +1,67 @@
+"""AdamW, its groups, and the learning rate.
+
+    lr(step) = peak * min(1, (step + 1) / warm-up) * shape(progress)
+    shape    = 1 - p (linear),  (1 + cos(pi p)) / 2 (cosine),  1 (constant);   never below final_share
+
+progress p is the share of the steps, or of the minutes, that is done: one rule for both kinds of run.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Optimizer:
+    lr: float = 2e-4
+    beta1: float = 0.9
+    beta2: float = 0.999
+    eps: float = 1e-6
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    """Largest norm of the whole gradient; 0: no clipping."""
+    warmup_steps: int = 10_000
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    final_share: float = 0.0
+    """The learning rate does not fall below this share of its peak."""
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("linear", "cosine", "constant"):
+            raise ValueError(f"optimizer.schedule={self.schedule!r}: linear, cosine or constant")
+        if self.lr <= 0 or self.warmup_steps < 0 or self.clip < 0:
+            raise ValueError("optimizer.lr must be above 0, warmup_steps and clip 0 or more")
+
+
+def learning_rate(options: Optimizer, step: int, progress: float) -> float:
+    p = min(max(progress, 0.0), 1.0)
+    shape = {"linear": 1 - p, "cosine": (1 + math.cos(math.pi * p)) / 2, "constant": 1.0}[options.schedule]
+    warmup = min(1.0, (step + 1) / max(options.warmup_steps, 1))
+    return options.lr * max(warmup * shape, options.final_share if warmup == 1.0 else 0.0)
+
+
+def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Biases and LayerNorms, the vectors of the model, do not decay; matrices and tables do, as at Microsoft."""
+    parameters = [p for p in module.parameters() if p.requires_grad]
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+def make_optimizer(module: nn.Module, options: Optimizer, fused: bool = True) -> torch.optim.AdamW:
+    return torch.optim.AdamW(
+        decay_groups(module, options.weight_decay),
+        lr=options.lr,
+        betas=(options.beta1, options.beta2),
+        eps=options.eps,
+        fused=fused,
+    )
+
+
+def clip_gradients(module: nn.Module, largest: float) -> Tensor:
+    """Scale the gradient down to this norm (0: leave it); its norm before."""
+    norm = nn.utils.clip_grad_norm_(module.parameters(), largest if largest > 0 else math.inf)
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP2 hands out a sharded one

@@ -1,0 +1,145 @@
+"""Recipes: functions that return the whole description of a run, one derived from another by replacing fields.
+
+``deberta-*`` are the paper's (2006.03654, table 8): batch 2,048 x 512, 1 M steps, warm-up 10 k, Adam (0.9, 0.999),
+eps 1e-6, decay 0.01, clip 1, linear, n-grams of up to 3 words. ``tiny`` and ``small`` are sized for two CPU cores by
+measurement: for minutes narrow beats wide, and steps count.
+"""
+
+import difflib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from debertakit.config import PRESETS
+from debertakit.objectives import Objectives
+from debertakit.pretraining import settings
+from debertakit.pretraining.optim import Optimizer
+from debertakit.pretraining.settings import Data, PretrainConfig
+from debertakit.text.masking import Masking
+
+
+def deberta_base() -> PretrainConfig:
+    """DeBERTa base as published: 12 x 768, MLM + EMD, 78 GB, 10 days on 64 V100."""
+    return PretrainConfig(
+        name="deberta-base",
+        model={**_without_vocabulary("deberta-base"), "emd_steps": 2},
+        masking=Masking("ngram", rate=0.15, max_ngram=3),
+        optimizer=Optimizer(lr=2e-4, warmup_steps=10_000),
+        data=Data(tokenizer="bpe", vocab_size=50265, max_length=512, step_tokens=2048 * 512),
+        steps=1_000_000,
+    )
+
+
+def deberta_large() -> PretrainConfig:
+    """DeBERTa large as published: 24 x 1024, 20 days on 96 V100."""
+    model = {**_without_vocabulary("deberta-large"), "emd_steps": 2}
+    return replace(deberta_base(), name="deberta-large", model=model, gradient_checkpointing=True)
+
+
+def deberta_15b() -> PretrainConfig:
+    """DeBERTa 1.5B as published: 48 x 1536, convolution, 128 k vocabulary, 160 GB, 30 days on 256 V100."""
+    base = deberta_large()
+    return replace(
+        base,
+        name="deberta-1.5b",
+        model={**_without_vocabulary("deberta-v2-xxlarge"), "emd_steps": 2},
+        optimizer=replace(base.optimizer, lr=1.5e-4),
+        data=replace(base.data, tokenizer="unigram", vocab_size=128_000, micro_tokens=8192),
+        parallel="fsdp2",
+    )
+
+
+def deberta_base_no_emd() -> PretrainConfig:
+    """deberta-base without the mask decoder."""
+    return _no_emd(deberta_base())
+
+
+def deberta_mt() -> PretrainConfig:
+    """DeBERTa-MT (appendix A.4): MLM and autoregressive LM jointly, base size, 200 k steps."""
+    return replace(deberta_base(), name="deberta-mt", objectives=Objectives(mlm=1.0, arlm=1.0), steps=200_000)
+
+
+def tiny() -> PretrainConfig:
+    """Minutes on two CPU cores: 4 x 128, heads of 32, sequences of 64."""
+    shape = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return PretrainConfig(
+        name="tiny",
+        model={**shape, **dropout, "position_buckets": 32, "max_position_embeddings": 128, "emd_steps": 2},
+        masking=Masking("ngram", rate=0.15, max_ngram=3),
+        optimizer=Optimizer(lr=3e-3, beta2=0.98, warmup_steps=100),
+        data=Data(vocab_size=8192, max_length=64, step_tokens=2048, micro_tokens=2048, validation=0.05),
+        steps=1500,
+        log_every=50,
+        evaluate_every=250,
+        evaluate_tokens=1 << 15,
+        checkpoint_every=250,
+    )
+
+
+def small() -> PretrainConfig:
+    """An hour or more on two CPU cores: 4 x 256, heads of 32, sequences of 128."""
+    base = tiny()
+    shape = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
+    return replace(
+        base,
+        name="small",
+        model={**base.model, **shape, "position_buckets": 64, "max_position_embeddings": 256},
+        optimizer=replace(base.optimizer, lr=2e-3, warmup_steps=300),
+        data=replace(base.data, max_length=128),
+        steps=10_000,
+        evaluate_every=500,
+        evaluate_tokens=1 << 16,
+        checkpoint_every=500,
+    )
+
+
+def tiny_no_emd() -> PretrainConfig:
+    """tiny without the mask decoder."""
+    return _no_emd(tiny())
+
+
+def small_no_emd() -> PretrainConfig:
+    """small without the mask decoder."""
+    return _no_emd(small())
+
+
+def tiny_mt() -> PretrainConfig:
+    """tiny with MLM and autoregressive LM jointly."""
+    return replace(tiny(), name="tiny-mt", objectives=Objectives(mlm=1.0, arlm=1.0))
+
+
+RECIPES: dict[str, Callable[[], PretrainConfig]] = {
+    "deberta-base": deberta_base,
+    "deberta-large": deberta_large,
+    "deberta-1.5b": deberta_15b,
+    "deberta-base-no-emd": deberta_base_no_emd,
+    "deberta-mt": deberta_mt,
+    "tiny": tiny,
+    "tiny-no-emd": tiny_no_emd,
+    "tiny-mt": tiny_mt,
+    "small": small,
+    "small-no-emd": small_no_emd,
+}
+
+
+def recipe(name: str) -> PretrainConfig:
+    """A recipe by its name, or the run.json of an earlier run."""
+    if name.endswith(".json"):
+        if not Path(name).is_file():
+            raise ValueError(f"no config of a run at {name}")
+        return settings.load(Path(name))
+    if name not in RECIPES:
+        close = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(RECIPES)}, or give a run.json"
+        raise ValueError(f"unknown recipe {name!r}; {hint}")
+    return RECIPES[name]()
+
+
+def _no_emd(config: PretrainConfig) -> PretrainConfig:
+    return replace(config, name=f"{config.name}-no-emd", model={**config.model, "emd_steps": 0})
+
+
+def _without_vocabulary(preset: str) -> dict:
+    """A released shape; its vocabulary comes with the tokenizer."""
+    return {key: value for key, value in PRESETS[preset].items() if key != "vocab_size"}

@@ -1,0 +1,3 @@
+from tests.pretraining.conftest import corpus, material, tokenizer
+
+__all__ = ["corpus", "material", "tokenizer"]

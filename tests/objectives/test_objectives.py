@@ -1,0 +1,266 @@
+"""Each objective's loss against one worked out by hand from the batch, sequence by sequence."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.model import pack_input
+from debertakit.objectives import Objectives
+from debertakit.objectives.base import Context, causal_view
+from debertakit.objectives.nsp import NO_PAIR, SHORTEST, pair_up
+from debertakit.pretraining.trainee import Trainee
+from debertakit.text.masking import Masking
+from debertakit.text.packing import Packing
+from tests.conftest import randomise, small
+
+
+def setting(corpus, tokenizer, objectives, masking=None, **fields):
+    """A trainee with large random weights, one batch, and where it came from."""
+    model = DebertaForMaskedLM(small(vocab_size=len(tokenizer), **fields))
+    trainee = lively(Trainee(model, objectives))
+    context = Context(corpus.train, masking or Masking("ngram"), seed=3)
+    return trainee, Packing(corpus.train, 32, 256).batch(1), context
+
+
+def lively(module):
+    """Random weights with which every token of the input matters to every output."""
+    randomise(module, std=0.3)
+    with torch.no_grad():
+        for norm in (m for m in module.modules() if isinstance(m, torch.nn.LayerNorm)):
+            norm.weight.fill_(1.0)
+            norm.bias.zero_()
+    return module
+
+
+def total(trainee, part):
+    """Unweighted sums, and the weighted loss over the true counts."""
+    counts = torch.tensor(part.counts(), dtype=torch.float32)
+    with torch.no_grad():
+        loss, figures = trainee(part, counts)
+    return loss, dict(zip(trainee.weights, figures[:, 0].tolist(), strict=True))
+
+
+def sequences(view):
+    return [piece[None] for piece in view.ids.split(view.lengths.tolist())]
+
+
+def cross_entropy(logits, target):
+    """By hand, in double precision."""
+    logits = logits.double()
+    return float(logits.exp().sum().log() - logits[target])
+
+
+@pytest.mark.parametrize("emd_steps", [0, 2])
+def test_mlm(corpus, tokenizer, emd_steps):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(), emd_steps=emd_steps)
+    part = trainee.prepare(batch, context, 0.0)
+    view = part.views["masked"]
+    expected, row = 0.0, 0
+    hidden = dict(zip(view.masked.positions.tolist(), view.masked.targets.tolist(), strict=True))
+    assert all(batch.input_ids[row] == target for row, target in hidden.items())
+    for ids in sequences(view):
+        with torch.no_grad():
+            logits = trainee.model(ids).logits[0]
+        for i in range(ids.shape[1]):
+            if row + i in hidden:
+                expected += cross_entropy(logits[i], hidden[row + i])
+        row += ids.shape[1]
+    loss, sums = total(trainee, part)
+    assert sums["mlm"] == pytest.approx(expected, rel=1e-4)
+    assert float(loss) == pytest.approx(expected / len(hidden), rel=1e-4)
+
+
+def test_a_span_behind_one_mask_is_predicted_from_it(corpus, tokenizer):
+    masking = Masking("span", one_mask_per_span=True, mask=1.0, random=0.0, rate=0.4)
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(), masking)
+    part = trainee.prepare(batch, context, 0.0)
+    view = part.views["masked"]
+    assert len(view.ids) < len(batch.input_ids)
+    with torch.no_grad():
+        logits = torch.cat([trainee.model(ids).logits[0] for ids in sequences(view)])
+    pairs = zip(view.masked.positions, view.masked.targets, strict=True)
+    expected = sum(cross_entropy(logits[row], target) for row, target in pairs)
+    assert total(trainee, part)[1]["mlm"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_arlm_reads_prefixes_only(corpus, tokenizer):
+    """The loss of row t is what a bidirectional model without its future would give: run it on each prefix."""
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(mlm=0, arlm=1), emd_steps=0, num_hidden_layers=1)
+    part = trainee.prepare(batch, context, 0.0)
+    assert part.views.keys() == {"causal"}
+    expected, terms = 0.0, 0
+    table = trainee.model
+    for ids in sequences(part.views["causal"]):
+        for t in range(ids.shape[1] - 1):
+            with torch.no_grad():  # one layer: the last row sees its prefix, all of it and nothing else
+                expected += cross_entropy(table(ids[:, : t + 1]).logits[0, -1], int(ids[0, t + 1]))
+            terms += 1
+    loss, sums = total(trainee, part)
+    assert sums["arlm"] == pytest.approx(expected, rel=1e-4)
+    assert float(loss) == pytest.approx(expected / terms, rel=1e-4)
+
+
+def test_a_causal_model_does_not_see_the_future_in_any_layer(corpus, tokenizer):
+    fields = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2}
+    model = lively(DebertaForMaskedLM(small(vocab_size=len(tokenizer), **fields)))
+    view = causal_view(Packing(corpus.train, 32, 256).batch(0))
+    ends = view.lengths.cumsum(0).tolist()
+    starts = [0, *ends[:-1]]
+    with torch.no_grad():
+        before = model.deberta.encode(view.packed(), keep_hidden=True).hidden_states
+        for place in (1, 5, 9):
+            changed = view.ids.clone()
+            for start in starts:
+                changed[start + place] = (changed[start + place] + 7) % len(tokenizer)
+            packed = view.packed()
+            packed.words = changed
+            after = model.deberta.encode(packed, keep_hidden=True).hidden_states
+            assert len(after) == 5
+            for depth, (a, b) in enumerate(zip(before, after, strict=True)):
+                moved = (a - b).abs().amax(-1)
+                for start, end in zip(starts, ends, strict=True):
+                    assert moved[start : start + place].max() == 0, depth
+                    assert moved[start + place] > 1e-3
+                    if depth:  # and the rest does look back
+                        assert moved[start + place + 1 : end].max() > 1e-3
+
+
+def test_joint_training_is_the_weighted_sum(corpus, tokenizer):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(mlm=0.5, arlm=2.0))
+    part = trainee.prepare(batch, context, 0.0)
+    loss, sums = total(trainee, part)
+    counts = dict(zip(trainee.weights, part.counts(), strict=True))
+    assert float(loss) == pytest.approx(0.5 * sums["mlm"] / counts["mlm"] + 2 * sums["arlm"] / counts["arlm"], rel=1e-5)
+    for name in ("mlm", "arlm"):
+        alone = Trainee(trainee.model, Objectives(**{"mlm": 0.0, name: 1.0})).eval()
+        assert total(alone, alone.prepare(batch, context, 0.0))[1][name] == pytest.approx(sums[name], rel=1e-5)
+
+
+class Watched:
+    """The documents, and a note of where text is taken from."""
+
+    def __init__(self, shards):
+        self._shards, self.taken = shards, []
+
+    def __getattr__(self, name):
+        return getattr(self._shards, name)
+
+    def __len__(self):
+        return len(self._shards)
+
+    def take(self, starts, stops):
+        found = self._shards.take(starts, stops)
+        self.taken.append((int(starts[0]), found[0].tolist()))
+        return found
+
+
+def test_nsp_pairs(corpus, tokenizer):
+    """A pair is re-derived from the corpus: label 0 holds the text itself, label 1 text of another document."""
+    shards = Watched(corpus.train)
+    context = Context(shards, Masking(), seed=3)
+    packing = Packing(corpus.train, 32, 4096)
+    batch = packing.batch(0)
+    paired, labels = pair_up(batch, context)
+    separator = corpus.train.vocabulary["sep"]
+    elsewhere = iter(shards.taken)
+    end = 0
+    assert 0.35 < labels.mean() < 0.65
+    for s, length in enumerate(batch.lengths):
+        begin, end = end, end + length
+        was, now = batch.input_ids[begin:end].tolist(), paired.input_ids[begin:end].tolist()
+        if labels[s] == NO_PAIR:
+            assert length < SHORTEST
+            assert now == was
+            continue
+        assert [i for i, token in enumerate(now) if token == separator][1:] == [length - 1]
+        middle = now.index(separator)
+        first, second = now[1:middle], now[middle + 1 : -1]
+        assert first
+        assert first == was[1:middle]
+        assert second
+        assert paired.word_starts[begin + middle + 1]
+        if labels[s] == 0:
+            assert second == was[middle:-2]
+        else:
+            start, tokens = next(elsewhere)
+            assert second == tokens
+            assert np.searchsorted(corpus.train.ends, start, side="right") - 1 != batch.documents[s]
+    assert next(elsewhere, None) is None
+    again, same_labels = pair_up(packing.batch(0, 1, 2), context)  # another cut of the step: the same pairs
+    assert labels[-len(same_labels) :].tolist() == same_labels.tolist()
+    assert paired.input_ids[-len(again.input_ids) :].tolist() == again.input_ids.tolist()
+
+
+def test_nsp_reads_the_decoded_cls(corpus, tokenizer):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(mlm=1, nsp=1))
+    part = trainee.prepare(batch, context, 0.0)
+    view, head = part.views["masked"], trainee.objectives["nsp"]
+    expected = 0.0
+    for ids, label in zip(sequences(view), view.pair_labels.tolist(), strict=True):
+        if label == NO_PAIR:
+            continue
+        grabbed = {}
+        hook = trainee.model.lm_predictions.lm_head.register_forward_pre_hook(
+            lambda _, args, grabbed=grabbed: grabbed.update(hidden=args[0])
+        )
+        with torch.no_grad():
+            trainee.model.predict(pack_input(trainee.model.config, ids, None), rows=torch.tensor([0]))
+        hook.remove()
+        x = grabbed["hidden"][0].double().numpy()
+        dense, out = head.dense, head.classifier
+        pooled = np.tanh(dense.weight.double().detach().numpy() @ x + dense.bias.double().detach().numpy())
+        logits = out.weight.double().detach().numpy() @ pooled + out.bias.double().detach().numpy()
+        expected += math.log(np.exp(logits).sum()) - logits[label]
+    assert total(trainee, part)[1]["nsp"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_nsp_gives_two_segments(corpus, tokenizer):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(nsp=1), Masking(rate=0.3), type_vocab_size=2)
+    view = trainee.prepare(batch, context, 0.0).views["masked"]
+    separator = corpus.train.vocabulary["sep"]
+    for ids, segments in zip(sequences(view), view.segments.split(view.lengths.tolist()), strict=True):
+        first = ids[0].tolist().index(separator)
+        assert segments.tolist() == [0] * (first + 1) + [1] * (ids.shape[1] - first - 1)
+
+
+@pytest.mark.parametrize("emd_steps", [0, 2])
+def test_position(corpus, tokenizer, emd_steps):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(mlm=1, position=1), emd_steps=emd_steps)
+    part = trainee.prepare(batch, context, 0.0)
+    view, head = part.views["masked"], trainee.objectives["position"].classifier
+    hidden_rows = set(view.masked.positions.tolist())
+    expected, row = 0.0, 0
+    for ids in sequences(view):
+        with torch.no_grad():
+            hidden = trainee.model.deberta(ids).last_hidden_state[0]
+        for i in range(ids.shape[1]):
+            if row + i in hidden_rows:
+                expected += cross_entropy(head(hidden[i]).detach(), i)
+        row += ids.shape[1]
+    assert total(trainee, part)[1]["position"] == pytest.approx(expected, rel=1e-4)
+
+
+def test_refinement(corpus, tokenizer):
+    trainee, batch, context = setting(corpus, tokenizer, Objectives(mlm=0, refinement=1, refinement_rounds=3))
+    part = trainee.prepare(batch, context, 0.0)
+    view = part.views["masked"]
+    positions, targets = view.masked.positions.tolist(), view.masked.targets.tolist()
+    ids, rounds = view.ids.clone(), []
+    for _ in range(3):
+        with torch.no_grad():
+            logits = torch.cat([trainee.model(piece[None]).logits[0] for piece in ids.split(view.lengths.tolist())])
+        rounds.append(sum(cross_entropy(logits[p], t) for p, t in zip(positions, targets, strict=True)))
+        ids[positions] = logits[positions].argmax(-1)
+    assert (ids != view.ids).any()
+    assert len(set(rounds)) == 3
+    assert total(trainee, part)[1]["refinement"] == pytest.approx(sum(rounds) / 3, rel=1e-4)
+
+
+def test_what_cannot_be_is_refused():
+    with pytest.raises(ValueError, match="above 0"):
+        Objectives(mlm=0)
+    with pytest.raises(ValueError, match="refinement"):
+        Objectives(mlm=1, refinement=1)

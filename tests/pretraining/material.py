@@ -1,0 +1,43 @@
+"""A small language, a corpus of it, and a run that takes a second; shared by the tests and by processes they start."""
+
+import random
+from pathlib import Path
+
+from debertakit.pretraining.recipes import tiny
+from debertakit.pretraining.settings import PretrainConfig, override
+from debertakit.text.corpus import Corpus, prepare
+from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.training import train_tokenizer
+
+SUBJECTS = "the cat|a dog|my old friend|the new teacher|every child|the red bird|a quiet farmer|the king".split("|")
+VERBS = "sees|likes|paints|follows|forgets|carries|remembers|builds".split("|")
+OBJECTS = "the house|a small boat|the green hill|an open door|the long road|a silver coin|the river".split("|")
+TIMES = "in the morning|every day|at night|before dinner|in winter|after the rain|on sunday".split("|")
+
+
+def text(documents: int = 60, seed: int = 0) -> str:
+    draw = random.Random(seed)
+    paragraphs = []
+    for _ in range(documents):
+        words = [[draw.choice(part) for part in (SUBJECTS, VERBS, OBJECTS, TIMES)] for _ in range(draw.randint(2, 6))]
+        paragraphs.append(" ".join(" ".join(sentence) + "." for sentence in words))
+    return "\n\n".join(paragraphs)
+
+
+def make_corpus(folder: Path, documents: int = 60, validation: float = 0.1) -> tuple[Corpus, object]:
+    """Written once, opened by everybody after that."""
+    if not (folder / "tokenizer").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "text.txt").write_text(text(documents), encoding="utf-8")
+        train_tokenizer(folder / "text.txt", kind="wordpiece", vocab_size=160, progress=False).save_pretrained(
+            folder / "tokenizer"
+        )
+    tokenizer = load_tokenizer(folder / "tokenizer")
+    return prepare(folder / "text.txt", tokenizer, folder / "corpus", validation=validation), tokenizer
+
+
+def config(*assignments: str) -> PretrainConfig:
+    shape = ["num_hidden_layers=2", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64"]
+    small = [f"model.{field}" for field in shape] + ["data.max_length=32", "data.step_tokens=256"]
+    pace = ["steps=12", "log_every=4", "evaluate_every=6", "checkpoint_every=3", "optimizer.warmup_steps=4"]
+    return override(tiny(), [*small, *pace, "data.micro_tokens=256", "evaluate_tokens=256", *assignments])

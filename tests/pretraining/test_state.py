@@ -1,0 +1,178 @@
+"""Checkpoints: exact resumption, whatever kills the run, whatever happens to the files."""
+
+import errno
+import random
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from debertakit.pretraining import state
+from debertakit.pretraining.log import read
+from debertakit.pretraining.loop import pretrain
+from tests.pretraining.material import config
+from tests.pretraining.worker import start
+
+DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def cut_short(monkeypatch, at):
+    """Make the step after ``at`` raise, as a crash would."""
+    from debertakit.pretraining import loop
+
+    original = loop.train_step
+
+    def failing(run, elapsed):
+        if run.progress.step == at:
+            raise KeyboardInterrupt
+        return original(run, elapsed)
+
+    monkeypatch.setattr(loop, "train_step", failing)
+
+
+@pytest.mark.parametrize("objective", [(), ("objectives.nsp=1", "objectives.position=1")])
+def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, objective):
+    run = config(*DROPOUT, *objective)
+    pretrain(run, corpus, tokenizer, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        cut_short(patch, at=8)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(run, corpus, tokenizer, tmp_path / "cut")
+    assert state.newest(tmp_path / "cut/checkpoints")[0] == 6
+    torch.manual_seed(12345)  # whatever the process did in between
+    pretrain(run, corpus, tokenizer, tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    last = "checkpoints/step-00000012/optimizer.pt"
+    moments = [torch.load(tmp_path / name / last, weights_only=True)["state"] for name in ("whole", "cut")]
+    assert all(torch.equal(moments[0][i]["exp_avg_sq"], moments[1][i]["exp_avg_sq"]) for i in moments[0])
+    if objective:
+        heads = [
+            load_file(tmp_path / name / "checkpoints/step-00000012/heads.safetensors") for name in ("whole", "cut")
+        ]
+        assert same(*heads)
+    steps = [record["step"] for record in read(tmp_path / "cut/log.jsonl") if record["kind"] == "train"]
+    assert steps == [4, 8, 12]  # no step is logged twice
+
+
+def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokenizer, material, tmp_path):
+    run = ("steps=30", "checkpoint_every=2", "evaluate_every=30", "data.step_tokens=128", *DROPOUT)
+    began = time.time()
+    pretrain(config(*run), corpus, tokenizer, tmp_path / "whole")
+    whole, expected = time.time() - began, weights(tmp_path / "whole")
+    draw = random.Random(0)
+    kills, finished, reached = 0, 0, []
+    while kills < 10 or not finished:
+        out = tmp_path / f"killed-{finished}"  # a run that escaped to its end is checked, and another one is begun
+        began = time.time()
+        process = start(material, out, *run)
+        while process.exitcode is None and not _is_training(out, began):
+            time.sleep(0.002)
+        process.join(draw.uniform(0.0, whole / 3) if kills < 10 else None)
+        process.kill()
+        process.join()
+        if process.exitcode == 0:
+            assert same(expected, weights(out))
+            finished += 1
+        else:
+            assert process.exitcode == -signal.SIGKILL
+            kills += 1
+            found = state.newest(out / "checkpoints")
+            reached.append(found[0] if found else 0)
+    assert len(set(reached)) > 2, reached  # it was killed on its way, not only at its beginning
+
+
+def _is_training(out, began):
+    """Each process opens the log anew, once everything is loaded."""
+    log = out / "log.jsonl"
+    return log.exists() and log.stat().st_mtime >= began
+
+
+def train_to(tmp_path, corpus, tokenizer, steps=9):
+    out = tmp_path / "run"
+    pretrain(config(f"steps={steps}"), corpus, tokenizer, out)
+    return out
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "optimizer.pt", "rng.pt", "progress.json", "manifest.json"])
+@pytest.mark.parametrize("harm", ["truncated", "flipped", "missing"])
+def test_a_damaged_checkpoint_is_refused_and_the_one_before_used(tmp_path, capsys, file, harm, damaged_run):
+    shutil.copytree(damaged_run, tmp_path / "run")
+    root = tmp_path / "run/checkpoints"
+    path = root / "step-00000009" / file
+    content = bytearray(path.read_bytes())
+    if harm == "truncated":
+        path.write_bytes(content[: len(content) // 2])
+    elif harm == "flipped":
+        content[len(content) // 2] ^= 4
+        path.write_bytes(content)
+    else:
+        path.unlink()
+    step, folder = state.newest(root)
+    assert step == 6
+    assert folder.name == "step-00000006"
+    line = capsys.readouterr().err
+    assert "step-00000009 is damaged" in line
+    assert "the one before" in line
+
+
+@pytest.fixture(scope="module")
+def damaged_run(corpus, tokenizer, tmp_path_factory):
+    torch.set_num_threads(1)
+    return train_to(tmp_path_factory.mktemp("damaged"), corpus, tokenizer)
+
+
+def test_after_damage_the_run_goes_on_from_the_one_before(corpus, tokenizer, tmp_path, capsys):
+    out = train_to(tmp_path, corpus, tokenizer)
+    before = weights(out)
+    with (out / "checkpoints/step-00000009/model.safetensors").open("rb+") as file:
+        file.truncate(1000)
+    pretrain(config("steps=9"), corpus, tokenizer, out, resume=True)
+    assert same(before, weights(out))
+    assert state.damage(out / "checkpoints/step-00000009") is None
+
+
+@pytest.mark.parametrize("failing", ["save_file", "torch.save", "seal"])
+def test_a_full_disk_ends_clearly_and_keeps_the_checkpoint_before(corpus, tokenizer, tmp_path, monkeypatch, failing):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = {"save_file": (state, "save_file"), "torch.save": (torch, "save"), "seal": (state, "seal")}[failing]
+    original = getattr(*target)
+    calls = []
+
+    def second_time(*args, **kwargs):
+        calls.append(1)
+        return (original if len(calls) <= (2 if failing == "torch.save" else 1) else full)(*args, **kwargs)
+
+    monkeypatch.setattr(*target, second_time)
+    with pytest.raises(OSError, match=r"step 6 .*No space left.*checkpoint of step 3 is intact.*--resume"):
+        pretrain(config(), corpus, tokenizer, tmp_path)
+    assert [path.name for path in (tmp_path / "checkpoints").iterdir()] == ["step-00000003"]
+
+
+def test_keeps_the_newest_and_the_best(tmp_path):
+    losses = {3: 4.0, 6: 2.0, 9: 3.0, 12: 3.5, 15: 3.6}
+    for step, loss in losses.items():
+        aside = tmp_path / f"step-{step:08d}.part"
+        aside.mkdir()
+        (aside / "progress.json").write_text(f'{{"validation": {loss}}}')
+        state.seal(aside, tmp_path / f"step-{step:08d}")
+    state.prune(tmp_path, keep_last=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000012", "step-00000015"]
+
+
+def test_a_folder_with_a_run_is_not_run_over(corpus, tokenizer, tmp_path):
+    out = train_to(tmp_path, corpus, tokenizer, steps=3)
+    with pytest.raises(ValueError, match="--resume"):
+        pretrain(config("steps=3"), corpus, tokenizer, out)
