@@ -13,7 +13,20 @@ from torch import Tensor
 
 from debertakit.attention.layout import Layout
 from debertakit.config import DebertaConfig
-from debertakit.model import DebertaEncoder, layer_memory, relative_table, run_decoder_layer
+from debertakit.model import (
+    DebertaEncoder,
+    DebertaModel,
+    PackedInput,
+    layer_memory,
+    relative_table,
+    run_decoder_layer,
+)
+
+
+def decode_masks(backbone: DebertaModel, hidden: Tensor, rows: Tensor, packed: PackedInput) -> Tensor:
+    """The decoder of the released models: raw absolute positions are the information."""
+    information = backbone.embeddings.absolute(packed.positions[rows])
+    return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config)
 
 
 def enhanced_mask_decoder(

@@ -19,7 +19,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from debertakit.config import DebertaConfig
-from debertakit.decoding import enhanced_mask_decoder
+from debertakit.decoding import decode_masks
 from debertakit.model import DebertaModel, DebertaPreTrainedModel, Encoded, PackedInput, model_output, pack_input
 
 IGNORED = -100
@@ -87,8 +87,7 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
                 below = encoded.last
             if rows is None:
                 rows = torch.arange(below.shape[0], device=below.device)
-            information = self.deberta.embeddings.absolute(packed.positions[rows])
-            hidden = enhanced_mask_decoder(self.deberta.encoder, below, information, rows, packed.layout, config)
+            hidden = decode_masks(self.deberta, below, rows, packed)
         return self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight), encoded
 
     @can_return_tuple

@@ -14,11 +14,12 @@ def test_contest_times_every_contestant_in_turn():
     def run(name, seconds):
         return lambda: (calls.append(name), time.sleep(seconds))
 
-    result = contest("1x1", {"ours": run("ours", 0.002), "hf": run("hf", 0.006)}, seconds=0.1)
+    result = contest("1x1", {"ours": run("ours", 0.002), "hf": run("hf", 0.006)}, seconds=0.5)
     assert 2 < result.ratio("hf") < 4
     assert result.ratio("bert") is None
     assert abs(calls.count("ours") - calls.count("hf")) == 0
-    assert calls[2:6] == ["ours", "hf", "hf", "ours"]  # the order turns from round to round
+    rounds = {tuple(calls[i : i + 2]) for i in range(2, len(calls), 2)}
+    assert rounds == {("ours", "hf"), ("hf", "ours")}  # everybody runs behind everybody
 
 
 def test_rows_have_a_column_for_every_peer(tmp_path):

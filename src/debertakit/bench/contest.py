@@ -1,10 +1,12 @@
 """Interleaved timing: every contestant once per round, so that a noisy machine disturbs all alike; read ratios."""
 
+import random
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+PAUSE = 0.02  # seconds
 PEERS = ("ours", "hf", "bert", "ort")
 
 
@@ -41,19 +43,23 @@ class Result:
 
 
 def contest(work: str, contestants: dict[str, Callable[[], object]], seconds: float) -> Result:
-    """Time all contestants for about this long in all, at least 5 rounds; one warm-up round is not counted."""
+    """Time all contestants for about this long in all, at least 3 rounds; one warm-up round is not counted.
+
+    The order is drawn anew each round, so that everybody runs behind everybody, and each run begins after a pause:
+    thread pools go on spinning for a while after their work, ONNX Runtime's above all.
+    """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():
         run()
-    order = list(contestants.items())
+    order = random.Random(0)
     end = time.perf_counter() + seconds
     rounds = 0
-    while rounds < 5 or time.perf_counter() < end:
-        for name, run in order:
+    while rounds < 3 or time.perf_counter() < end:
+        for name in order.sample(list(contestants), len(contestants)):
+            time.sleep(PAUSE)
             start = time.perf_counter()
-            run()
+            contestants[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
-        order = order[1:] + order[:1]  # nobody always runs behind the same neighbour
         rounds += 1
     return Result(work, {name: _timing(values) for name, values in times.items()})
 

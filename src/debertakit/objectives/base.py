@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from debertakit.attention.layout import Layout
-from debertakit.decoding import enhanced_mask_decoder
+from debertakit.decoding import decode_masks
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import PackedInput
 from debertakit.text.masking import Masked, Masking, apply
@@ -134,9 +134,7 @@ def hidden_rows(
     else:
         encoded = backbone.encode(packed, keep_hidden=True)
         below, read = encoded.hidden_states[-2], encoded.last[plain]
-    information = backbone.embeddings.absolute(packed.positions[decoded])
-    queries = enhanced_mask_decoder(backbone.encoder, below, information, decoded, packed.layout, config)
-    return queries, read
+    return decode_masks(backbone, below, decoded, packed), read
 
 
 def as_tensor(array: Any) -> Tensor:
