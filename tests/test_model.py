@@ -107,6 +107,21 @@ def test_position_projections_are_kept_until_a_weight_changes():
     assert att.key_proj.weight.grad is not None  # with gradients on, nothing is taken from what was kept
 
 
+@pytest.mark.parametrize("how", ["fused", "foreach"])
+def test_position_projections_are_forgotten_at_an_optimisers_step(how):
+    """A fused step does not raise the version of what it changes, and may come right after an evaluation."""
+    model = randomise(DebertaModel(small()))
+    ids = torch.randint(1, 101, (1, 6))
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, **{how: True})
+    model(ids).last_hidden_state.square().mean().backward()
+    with torch.no_grad():
+        model(ids)
+    optimiser.step()
+    with torch.no_grad():
+        after, fresh = model(ids).last_hidden_state, copy.deepcopy(model)(ids).last_hidden_state
+    torch.testing.assert_close(after, fresh, atol=0, rtol=0)
+
+
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_stays_finite_where_stock_overflows(dtype):
     """The mDeBERTa overflow: large projections, 512 tokens, scores past 65504."""

@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
@@ -59,6 +60,8 @@ def _heads(att: Any, x: Tensor) -> Tensor:
 
 # Kr and Qr do not change while the weights do not: outside training they are kept, per attention module.
 _kept: WeakKeyDictionary[nn.Module, tuple[tuple, tuple[Tensor | None, Tensor | None]]] = WeakKeyDictionary()
+# Fused optimisers change weights without raising their version (torch 2.13), so any optimiser's step forgets all.
+register_optimizer_step_post_hook(lambda *_: _kept.clear())
 
 
 class RelativeTable:
@@ -94,7 +97,7 @@ class RelativeTable:
         return known[1]
 
     def _state(self, att: Any) -> tuple:
-        """Changes whenever a weight behind Kr or Qr does: optimisers bump a tensor's version, moves its address."""
+        """Changes whenever a weight behind Kr or Qr does: in-place work raises its version, a move changes its address."""
         weights = [self._encoder.rel_embeddings.weight, *att.parameters()]
         if self._norm:
             weights += self._encoder.LayerNorm.parameters()
