@@ -2,8 +2,9 @@
 
 The text is the documentation inside Python itself: the language reference (``pydoc_data.topics``) and the docstrings
 of the standard library. Both models get the same tokenizer, batches, masks, optimiser and wall-clock; "BERT" is the
-same encoder with absolute positions added to the input and plain content attention, its learning rate halved, without
-which it diverges (docs/log.md). Then both are asked for the words behind held-out masks, next to a unigram guess.
+same encoder with absolute positions added to the input and plain content attention, at half the learning rate: absolute
+positions do not leave the plateau at DeBERTa's (docs/log.md). Then both are asked for the words behind held-out masks,
+next to a unigram guess.
 """
 
 import ast

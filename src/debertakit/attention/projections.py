@@ -97,7 +97,7 @@ class RelativeTable:
         return known[1]
 
     def _state(self, att: Any) -> tuple:
-        """Changes whenever a weight behind Kr or Qr does: in-place work raises its version, a move changes its address."""
+        """Changes whenever a weight behind Kr or Qr does: work in place raises its version, a move its address."""
         weights = [self._encoder.rel_embeddings.weight, *att.parameters()]
         if self._norm:
             weights += self._encoder.LayerNorm.parameters()
