@@ -1,0 +1,41 @@
+from dataclasses import replace
+
+import numpy as np
+
+from debertakit import demo
+
+
+def test_the_demo_runs_from_text_to_filled_masks(tmp_path, monkeypatch, capsys):
+    def short():
+        for number, text in enumerate(demo_documents):
+            if number < 400:
+                yield text
+
+    demo_documents = list(demo.python_documentation())
+    monkeypatch.setattr(demo, "python_documentation", short)
+    smaller = demo.contestants(0.02)
+    smaller = {name: replace(config, data=replace(config.data, vocab_size=1000)) for name, config in smaller.items()}
+    monkeypatch.setattr(demo, "contestants", lambda minutes: smaller)
+    results = demo.main(tmp_path / "demo", minutes=0.02)
+    assert set(results) == {"unigram", "BERT", "DeBERTa"}
+    assert all(0 <= result.first <= result.five <= 1 for result in results.values())
+    assert results["unigram"].five > 0.02
+    assert (tmp_path / "demo" / "demo.png").stat().st_size > 1000
+    shown = capsys.readouterr().out
+    assert "Return the number of [MASK]" in shown
+    assert "among the first five" in shown
+
+
+def test_the_contestants_differ_in_positions_alone():
+    deberta, bert = demo.contestants(1.0).values()
+    assert {key for key in bert.model if bert.model[key] != deberta.model.get(key)} <= set(demo.ABSOLUTE)
+    assert replace(bert, name="", model={}, optimizer=deberta.optimizer) == replace(deberta, name="", model={})
+    assert bert.model["position_biased_input"]
+    assert not bert.model["relative_attention"]
+
+
+def test_the_text_is_pythons_own_and_has_documents():
+    texts = list(demo.python_documentation())
+    assert len(texts) > 200
+    assert any("with statement" in text or "`with`" in text for text in texts)
+    assert np.median([len(text) for text in texts]) > 300
