@@ -74,10 +74,10 @@ class RelativeTable:
     def __init__(self, encoder: Any, relative: RelativePositions, terms: list[str], norm: bool, layout: Layout):
         self.terms = terms
         tracing = torch.compiler.is_compiling()  # lengths are symbols there: no cutting, nothing kept
-        self.keep = not torch.is_grad_enabled() and not encoder.training and not tracing
-        self.relative = relative if self.keep or tracing else relative.cut(layout.max_distance)
+        keep = not torch.is_grad_enabled() and not encoder.training and not tracing
+        self.relative = relative if keep or tracing else relative.cut(layout.max_distance)
         self._encoder, self._norm = encoder, norm
-        self._rows = None if self.keep else self._normalised()
+        self._rows = None if keep else self._normalised()
 
     def _normalised(self) -> Tensor:
         first, count = self.relative.first, self.relative.count
