@@ -44,6 +44,19 @@ def test_contestants_do_the_same_work():
     assert counts["ours"] == counts["hf"] == counts["bert"]
 
 
+def test_every_contestant_of_the_small_recipe_learns_its_batch():
+    torch.manual_seed(0)
+    steps = suites.small_steps()
+    for step in steps.values():
+        losses, optimiser = step.args
+        before = losses().item()
+        for group in optimiser.param_groups:
+            group["lr"] = 1e-3
+        for _ in range(3):
+            step()
+        assert losses().item() < before - 0.1
+
+
 def test_attention_alone_agrees_too():
     x = torch.randn(2, 20, 768)
     with torch.no_grad():

@@ -391,7 +391,7 @@ def test_bad_manifest(tmp_path, content, message):
 @pytest.mark.parametrize("make", [byte_level, sentencepiece_like, wordpiece])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_chinese_words_come_from_jieba(tmp_path, make, workers):
-    pytest.importorskip("jieba")
+    pytest.importorskip("rjieba")
     (tmp_path / "a.txt").write_text("\n\n".join(CHINESE))
     tokenizer = make()
     prepared = prepare(tmp_path / "a.txt", tokenizer, tmp_path / "out", validation=0, workers=workers)
@@ -407,7 +407,7 @@ def test_chinese_words_come_from_jieba(tmp_path, make, workers):
 
 
 def test_chinese_without_jieba(tmp_path, tokenizer, monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "jieba", None)
+    monkeypatch.setitem(sys.modules, "rjieba", None)
     (tmp_path / "a.txt").write_text("\n\n".join(CHINESE))
     with pytest.raises(ValueError, match=r"pip install 'debertakit\[zh\]'"):
         prepare(tmp_path / "a.txt", tokenizer, tmp_path / "out", language="zh")

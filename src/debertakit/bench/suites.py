@@ -1,7 +1,8 @@
 """What is measured: whole-model inference, whole training steps, attention alone, and attention's memory.
 
 The shape is v3-base's (12 heads of 64, feed-forward 3072, 256 buckets) with four layers and a small vocabulary:
-looking words up costs nothing, and a large table would only hide differences in the optimiser's time. Peers are
+looking words up costs nothing, and a large table would only hide differences in the optimiser's time. The training
+suite ends with the whole step of the pretraining recipe ``small``. Peers are
 transformers' DeBERTa-v2, its BERT with SDPA (no position terms in attention at all: what "no tax" means), and, for
 inference, ONNX Runtime on transformers' DeBERTa as exported by torch.
 """
@@ -22,10 +23,13 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor
+from torch.nn import functional as F
 
 from debertakit.bench.contest import Result, contest
 from debertakit.config import DebertaConfig, preset
+from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
+from debertakit.pretraining.recipes import small
 
 VOCABULARY = 1000
 # 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.
@@ -130,17 +134,48 @@ def training(settings: Settings) -> Iterator[Result]:
     optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-5) for name, model in runners.items()}
     for name, lengths in works.items():
         inputs = batch(lengths)
-        contestants = {key: _training_run(model, optimisers[key], inputs) for key, model in runners.items()}
-        yield contest(name, contestants, settings.seconds * 2)
+        losses = {key: partial(_hidden_loss, model, inputs) for key, model in runners.items()}
+        steps = {key: partial(_training_step, losses[key], optimisers[key]) for key in runners}
+        yield contest(name, steps, settings.seconds * 2)
+    yield contest("small", small_steps(), settings.seconds * 2)
 
 
-def _training_run(model: Any, optimiser: torch.optim.Optimizer, inputs: dict[str, Tensor]) -> Callable[[], object]:
-    def step() -> None:
-        optimiser.zero_grad(set_to_none=True)
-        model(**inputs).last_hidden_state.square().mean().backward()
-        optimiser.step()
+def _hidden_loss(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    return model(**inputs).last_hidden_state.square().mean()
 
-    return step
+
+def _training_step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer) -> None:
+    optimiser.zero_grad(set_to_none=True)
+    loss().backward()
+    optimiser.step()
+
+
+def small_steps() -> dict[str, Callable[[], object]]:
+    """The step of the pretraining recipe ``small``: its shape and tokens, head and loss on the masked rows alone.
+
+    Ours runs the mask decoder; the peers read the masked rows of their last layer, which is less than stock does.
+    """
+    recipe = small()
+    config = DebertaConfig(vocab_size=recipe.data.vocab_size, **recipe.model)
+    fields = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    dropout = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    same = {name: getattr(config, name) for name in (*fields, *dropout)}
+    ours = DebertaForMaskedLM(config)
+    hf = transformers.DebertaV2ForMaskedLM(transformers.DebertaV2Config.from_dict(config.to_dict() | {"legacy": True}))
+    bert = transformers.BertForMaskedLM(transformers.BertConfig(**same, attn_implementation="sdpa"))
+    length = recipe.data.max_length
+    ids = torch.randint(5, config.vocab_size, (recipe.data.step_tokens // length, length))
+    masked = torch.rand(ids.shape) < recipe.masking.rate
+    losses: dict[str, Callable[[], Tensor]] = {
+        "ours": lambda: ours(input_ids=ids, labels=ids.where(masked, -100)).loss,
+        "hf": lambda: F.cross_entropy(hf.cls(hf.deberta(ids).last_hidden_state[masked]), ids[masked]),
+        "bert": lambda: F.cross_entropy(bert.cls(bert.bert(ids).last_hidden_state[masked]), ids[masked]),
+    }
+    optimisers = {
+        name: torch.optim.AdamW(model.train().parameters(), lr=1e-5, fused=True)
+        for name, model in {"ours": ours, "hf": hf, "bert": bert}.items()
+    }
+    return {name: partial(_training_step, losses[name], optimisers[name]) for name in losses}
 
 
 def attention(settings: Settings) -> Iterator[Result]:

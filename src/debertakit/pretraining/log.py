@@ -15,7 +15,7 @@ class Log:
         self.path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
         self.file = self.path.open("a", encoding="utf-8")
         self.unit = unit
-        self.tracker = _tracker(tracker, folder)
+        self.tracker, self.close_tracker = _tracker(tracker, folder)
         self.bar: Any = None
         if sys.stderr.isatty():
             from rich.console import Console
@@ -48,6 +48,7 @@ class Log:
         if self.bar is not None:
             self.bar.stop()
         self.file.close()
+        self.close_tracker()
 
 
 def read(path: Path) -> list[dict[str, Any]]:
@@ -64,8 +65,8 @@ def _short(value: Any) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _tracker(name: str, folder: Path) -> Any:
-    """A function (figures, step) -> None."""
+def _tracker(name: str, folder: Path) -> tuple[Any, Any]:
+    """Two functions: (figures, step) -> None, and the one that ends it."""
     if name == "tensorboard":
         try:
             from torch.utils.tensorboard import SummaryWriter
@@ -77,12 +78,12 @@ def _tracker(name: str, folder: Path) -> Any:
             for key, value in figures.items():
                 writer.add_scalar(key, value, step)
 
-        return write
+        return write, writer.close
     if name == "trackio":
         try:
             import trackio
         except ImportError:
             raise ImportError("tracker=trackio needs a package: pip install trackio") from None
         trackio.init(project="debertakit", name=folder.name)
-        return lambda figures, step: trackio.log(figures, step=step)
-    return lambda figures, step: None
+        return lambda figures, step: trackio.log(figures, step=step), trackio.finish
+    return lambda figures, step: None, lambda: None

@@ -1,7 +1,8 @@
 """Texts to tokens with word and entity marks, on all cores.
 
-Plain text goes through the tokenizer's own threads, without offsets: the vocabulary says where words begin. jieba and
-entity detectors are Python and need offsets, so they run in worker processes, each with a tokenizer of its own.
+Plain text goes through the tokenizer's own threads, without offsets: the vocabulary says where words begin. Words of
+Chinese and entities are looked for in Python and need offsets: that runs in worker processes, each with a tokenizer of
+its own.
 """
 
 import multiprocessing
@@ -10,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -51,7 +53,9 @@ class Encoder:
         for text, encoding in zip(texts, encode(texts, add_special_tokens=False), strict=True):
             tokens = np.array(encoding.ids, self.dtype)
             keep = ~self.dropped[tokens]
-            offsets = None if plain else np.array(encoding.offsets, np.int64).reshape(-1, 2)
+            offsets = None
+            if not plain:  # twice as fast as np.array on a list of pairs
+                offsets = np.fromiter(chain.from_iterable(encoding.offsets), np.int64, 2 * len(tokens)).reshape(-1, 2)
             if self.chinese and offsets is not None:
                 starts = boundaries.starts_on_tokens(boundaries.chinese_words(text), offsets)
             else:
@@ -87,7 +91,7 @@ def encode_all(
     pool: Executor
     encode: Callable[[list[str]], Encoded]
     if slow and cores > 1 and not callable(entities):
-        # fork shares jieba's dictionary; the children touch neither torch nor the parent's tokenizer threads
+        # fork shares rjieba's dictionary; the children touch neither torch nor the parent's tokenizer threads
         context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         pool, encode = ProcessPoolExecutor(cores, context, _start_worker, encoder_args), _encode_in_worker
     else:  # two threads: while one turns its result into arrays, the tokenizer's threads work for the other
