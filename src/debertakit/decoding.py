@@ -17,16 +17,19 @@ from debertakit.model import (
     DebertaEncoder,
     DebertaModel,
     PackedInput,
+    Remember,
     layer_memory,
     relative_table,
     run_decoder_layer,
 )
 
 
-def decode_masks(backbone: DebertaModel, hidden: Tensor, rows: Tensor, packed: PackedInput) -> Tensor:
+def decode_masks(
+    backbone: DebertaModel, hidden: Tensor, rows: Tensor, packed: PackedInput, remember: Remember | None = None
+) -> Tensor:
     """The decoder of the released models: raw absolute positions are the information."""
     information = backbone.embeddings.absolute(packed.positions[rows])
-    return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config)
+    return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config, remember)
 
 
 def enhanced_mask_decoder(
@@ -36,12 +39,15 @@ def enhanced_mask_decoder(
     rows: Tensor,  # which rows of H to decode, ascending
     layout: Layout,
     config: DebertaConfig,
+    remember: Remember | None = None,  # cached decoding: the rows before these are keys and values too
 ) -> Tensor:
     """Decoded rows [rows, hidden]."""
     layer = encoder.layer[-1]
     queries = hidden[rows] + information
     table = relative_table(encoder, config, layout)
     memory = layer_memory(layer, hidden)
+    if remember is not None:
+        memory = remember(*memory)
     at_rows = layout.at_rows(rows)
     for _ in range(config.emd_steps):
         queries = run_decoder_layer(layer, memory, queries, config=config, layout=at_rows, table=table)

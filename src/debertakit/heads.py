@@ -38,6 +38,13 @@ class LMHead(nn.Module):
     def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
         return F.linear(self.LayerNorm(self.activation(self.dense(hidden))), words, self.bias)
 
+    def resize(self, vocabulary: int) -> None:
+        """The bias of another vocabulary: new words begin at 0."""
+        grown = self.bias.new_zeros(vocabulary)
+        kept = min(len(grown), len(self.bias))
+        grown[:kept] = self.bias.data[:kept]
+        self.bias = nn.Parameter(grown, requires_grad=self.bias.requires_grad)
+
 
 class LMPredictions(nn.Module):
     def __init__(self, config: DebertaConfig):
@@ -63,11 +70,7 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
 
     def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
         table = super().resize_token_embeddings(*args, **kwargs)
-        head = self.lm_predictions.lm_head
-        grown = head.bias.new_zeros(table.num_embeddings)
-        kept = min(len(grown), len(head.bias))
-        grown[:kept] = head.bias.data[:kept]
-        head.bias = nn.Parameter(grown, requires_grad=head.bias.requires_grad)
+        self.lm_predictions.lm_head.resize(table.num_embeddings)
         return table
 
     def predict(self, packed: PackedInput, rows: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Encoded]:

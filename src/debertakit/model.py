@@ -10,6 +10,7 @@ Modules carry Microsoft's and transformers' parameter names. What computes is ``
 functions that also run over stock transformers modules (see acceleration.py).
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,6 +182,10 @@ class Encoded:
     attentions: list[Tensor]  # [n, heads, max_q, max_k] each, when asked for
 
 
+# A layer's keys and values of these rows -> those of all rows so far (generation/cache.py).
+Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
 def relative_table(encoder: Any, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
     """The encoder's relative positions for this batch; None for a model without them."""
     if not (config.relative_attention and config.pos_att_type):
@@ -198,13 +203,20 @@ def encode(
     depth: int | None = None,
     keep_hidden: bool = False,
     keep_attentions: bool = False,
+    remember: Sequence[Remember] | None = None,
 ) -> Encoded:
-    """Run the first ``depth`` layers (None: all)."""
+    """Run the first ``depth`` layers (None: all); ``remember`` holds one function a layer."""
     table = relative_table(encoder, config, layout)
     result = Encoded(embedded, [embedded] if keep_hidden else [], [])
     for index, layer in enumerate(encoder.layer[:depth]):
         hidden, probs = _call_layer(
-            layer, result.last, config=config, layout=layout, table=table, keep_attention=keep_attentions
+            layer,
+            result.last,
+            config=config,
+            layout=layout,
+            table=table,
+            keep_attention=keep_attentions,
+            remember=None if remember is None else remember[index],
         )
         if index == 0 and config.conv_kernel_size > 0:
             hidden = convolve(encoder.conv, embedded, hidden, layout, config)
@@ -232,10 +244,14 @@ def run_layer(
     layout: Layout,
     table: RelativeTable | None,
     keep_attention: bool = False,
+    remember: Remember | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """One layer over packed rows; the probabilities come second when asked for."""
     att = layer.attention.self
-    context, probs = attention_context(att, project(att, hidden), config, layout, table, keep_attention)
+    q, k, v = project(att, hidden)
+    if remember is not None:
+        k, v = remember(k, v)
+    context, probs = attention_context(att, (q, k, v), config, layout, table, keep_attention)
     return finish_layer(layer, context, hidden), probs
 
 

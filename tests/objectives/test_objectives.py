@@ -10,7 +10,7 @@ from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context, causal_view
-from debertakit.objectives.nsp import NO_PAIR, SHORTEST, pair_up
+from debertakit.objectives.pairs import NO_PAIR
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
@@ -137,61 +137,6 @@ def test_joint_training_is_the_weighted_sum(corpus, tokenizer):
     for name in ("mlm", "arlm"):
         alone = Trainee(trainee.model, Objectives(**{"mlm": 0.0, name: 1.0})).eval()
         assert total(alone, alone.prepare(batch, context, 0.0))[1][name] == pytest.approx(sums[name], rel=1e-5)
-
-
-class Watched:
-    """The documents, and a note of where text is taken from."""
-
-    def __init__(self, shards):
-        self._shards, self.taken = shards, []
-
-    def __getattr__(self, name):
-        return getattr(self._shards, name)
-
-    def __len__(self):
-        return len(self._shards)
-
-    def take(self, starts, stops):
-        found = self._shards.take(starts, stops)
-        self.taken.append((int(starts[0]), found[0].tolist()))
-        return found
-
-
-def test_nsp_pairs(corpus, tokenizer):
-    """A pair is re-derived from the corpus: label 0 holds the text itself, label 1 text of another document."""
-    shards = Watched(corpus.train)
-    context = Context(shards, Masking(), seed=3)
-    packing = Packing(corpus.train, 32, 4096)
-    batch = packing.batch(0)
-    paired, labels = pair_up(batch, context)
-    separator = corpus.train.vocabulary["sep"]
-    elsewhere = iter(shards.taken)
-    end = 0
-    assert 0.35 < labels.mean() < 0.65
-    for s, length in enumerate(batch.lengths):
-        begin, end = end, end + length
-        was, now = batch.input_ids[begin:end].tolist(), paired.input_ids[begin:end].tolist()
-        if labels[s] == NO_PAIR:
-            assert length < SHORTEST
-            assert now == was
-            continue
-        assert [i for i, token in enumerate(now) if token == separator][1:] == [length - 1]
-        middle = now.index(separator)
-        first, second = now[1:middle], now[middle + 1 : -1]
-        assert first
-        assert first == was[1:middle]
-        assert second
-        assert paired.word_starts[begin + middle + 1]
-        if labels[s] == 0:
-            assert second == was[middle:-2]
-        else:
-            start, tokens = next(elsewhere)
-            assert second == tokens
-            assert np.searchsorted(corpus.train.ends, start, side="right") - 1 != batch.documents[s]
-    assert next(elsewhere, None) is None
-    again, same_labels = pair_up(packing.batch(0, 1, 2), context)  # another cut of the step: the same pairs
-    assert labels[-len(same_labels) :].tolist() == same_labels.tolist()
-    assert paired.input_ids[-len(again.input_ids) :].tolist() == again.input_ids.tolist()
 
 
 def test_nsp_reads_the_decoded_cls(corpus, tokenizer):

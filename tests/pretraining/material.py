@@ -3,7 +3,7 @@
 import random
 from pathlib import Path
 
-from debertakit.pretraining.recipes import tiny
+from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig, override
 from debertakit.text.corpus import Corpus, prepare
 from debertakit.text.tokenizers import load_tokenizer
@@ -36,8 +36,8 @@ def make_corpus(folder: Path, documents: int = 60, validation: float = 0.1) -> t
     return prepare(folder / "text.txt", tokenizer, folder / "corpus", validation=validation), tokenizer
 
 
-def config(*assignments: str) -> PretrainConfig:
+def config(*assignments: str, name: str = "tiny") -> PretrainConfig:
     shape = ["num_hidden_layers=2", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64"]
     small = [f"model.{field}" for field in shape] + ["data.max_length=32", "data.step_tokens=256"]
     pace = ["steps=12", "log_every=4", "evaluate_every=6", "checkpoint_every=3", "optimizer.warmup_steps=4"]
-    return override(tiny(), [*small, *pace, "data.micro_tokens=256", "evaluate_tokens=256", *assignments])
+    return override(recipe(name), [*small, *pace, "data.micro_tokens=256", "evaluate_tokens=256", *assignments])

@@ -58,6 +58,16 @@ def test_a_run_leaves_a_model_a_log_a_curve_and_a_card(corpus, tokenizer, tmp_pa
     assert load(tmp_path / "run.json") == run
 
 
+def test_tensorboard_gets_the_figures_of_the_log(corpus, tokenizer, tmp_path):
+    reader = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pretrain(config("steps=8", "tracker=tensorboard"), corpus, tokenizer, tmp_path)
+    events = reader.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    written = {event.step: event.value for event in events.Scalars("train/loss")}
+    logged = {r["step"]: r["loss"] for r in read(tmp_path / "log.jsonl") if r["kind"] == "train"}
+    assert written == pytest.approx(logged)
+    assert events.Scalars("validation/perplexity")
+
+
 def test_stock_transformers_loads_the_model(corpus, tokenizer, tmp_path):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
@@ -75,8 +85,8 @@ def poison(monkeypatch, bad):
     """Gradients that are not numbers in these steps."""
     original = loop._backward
 
-    def backward(run, parts, totals):
-        sums = original(run, parts, totals)
+    def backward(run, parts, totals, phase):
+        sums = original(run, parts, totals, phase)
         return sums * math.nan if run.progress.step in bad else sums
 
     monkeypatch.setattr(loop, "_backward", backward)

@@ -4,16 +4,16 @@ import pytest
 from typer.testing import CliRunner
 
 from debertakit.cli import app
-from debertakit.config import DebertaConfig
+from debertakit.pretraining.backbones import make_config
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import Data, from_json, load, override
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_a_recipe_is_complete_and_survives_its_json(name, tmp_path):
+def test_a_recipe_is_complete_and_survives_its_json(name, tokenizer, tmp_path):
     config = recipe(name)
     assert config.name == name
-    DebertaConfig(**config.model)
+    make_config(config, tokenizer)
     assert from_json(config.to_json()) == config
     (tmp_path / "run.json").write_text(config.to_json(), encoding="utf-8")
     assert recipe(str(tmp_path / "run.json")) == config

@@ -24,7 +24,7 @@ def train(material: Path, out: Path, assignments: tuple[str, ...], environment: 
     torch.set_num_threads(1)
     corpus, tokenizer = make_corpus(material)
     with use_backend("reference"):
-        pretrain(config(*assignments), corpus, tokenizer, out, resume=True)
+        pretrain(config(*assignments, name=environment.get("RECIPE", "tiny")), corpus, tokenizer, out, resume=True)
 
 
 def start(material: Path, out: Path, *assignments: str, environment: dict[str, str] | None = None):
@@ -33,14 +33,14 @@ def start(material: Path, out: Path, *assignments: str, environment: dict[str, s
     return process
 
 
-def torchrun(processes: int, material: Path, out: Path, *assignments: str) -> None:
+def torchrun(processes: int, material: Path, out: Path, *assignments: str, name: str = "tiny") -> None:
     """What torchrun would start."""
     import socket
 
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
-    world = {"WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    world = {"RECIPE": name, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     started = [start(material, out, *assignments, environment=rank) for rank in ranks]
     for process in started:

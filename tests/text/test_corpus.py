@@ -462,12 +462,12 @@ def test_spacy_model_that_is_not_there():
 
 
 def test_plain_progress_lines(capsys, monkeypatch):
-    from debertakit.text.progress import TokenProgress
+    from debertakit.text.progress import Progress
 
     clock = iter([0.0, 1.0, 7.0, 8.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with TokenProgress(1000, 0, 0) as progress:
+    with Progress("tokenising", "tokens", 1000) as progress:
         progress.show(1_000_000, 100)
         progress.show(7_000_000, 700)
         progress.show(8_000_000, 800)
-    assert capsys.readouterr().err == "tokenising: 7.0 M tokens, 1,000 k/s, 3 s left\n"
+    assert capsys.readouterr().err == "tokenising: 7.0 M tokens, 1.0 M/s, 3 s left\n"

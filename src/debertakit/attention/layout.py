@@ -69,6 +69,43 @@ class Layout:
         longest = int(lengths.max()) if lengths.numel() else 0
         return cls(offsets, offsets, positions, positions, longest, longest, mask.shape[1] - 1), kept
 
+    @classmethod
+    def tail(cls, batch: int, queries: int, keys: int, device: torch.device | str) -> "Layout":
+        """The last ``queries`` of ``keys`` tokens in each of ``batch`` sequences, seeing what stands up to them.
+
+        Cached decoding: the new tokens ask, all tokens so far answer.
+        """
+        steps = torch.arange(batch + 1, device=device, dtype=torch.int32)
+        positions = torch.arange(keys, device=device, dtype=torch.int32)
+        asking = positions[keys - queries :].repeat(batch)
+        return cls(
+            steps * queries, steps * keys, asking, positions.repeat(batch), queries, keys, keys - 1, visible=asking + 1
+        )
+
+    @classmethod
+    def tail_of_mask(cls, mask: Tensor, queries: int) -> tuple["Layout", Tensor, Tensor]:
+        """The same for a padded batch [batch, keys], and the flat indices of the query rows and key rows to keep.
+
+        Padding may stand anywhere and counts for nothing: a token's position is the number of real ones before it.
+        """
+        mask = mask.bool()
+        asked = mask[:, mask.shape[1] - queries :]
+        places = mask.cumsum(-1, dtype=torch.int32) - 1
+        asking = places[:, mask.shape[1] - queries :][asked]
+        q_lengths, k_lengths = (x.sum(-1, dtype=torch.int32) for x in (asked, mask))
+        longest = int(k_lengths.max())
+        layout = cls(
+            _offsets(q_lengths),
+            _offsets(k_lengths),
+            asking,
+            places[mask],
+            int(q_lengths.max()),
+            longest,
+            max(longest - 1, 0),
+            visible=asking + 1,
+        )
+        return layout, asked.flatten().nonzero().squeeze(-1), mask.flatten().nonzero().squeeze(-1)
+
     def at_rows(self, rows: Tensor) -> "Layout":
         """Ask for these query rows only (ascending); keys and values stay whole."""
         q_offsets = torch.searchsorted(rows.contiguous(), self.q_offsets.long()).int()

@@ -1,51 +1,77 @@
 """Fill-mask: what stands behind [MASK]?"""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import pack_input
+from debertakit.finetuning.features import Row
+from debertakit.inference.predictor import Input, Predictor
+from debertakit.inference.results import Candidate, Filled, Result
+from debertakit.model import DebertaPreTrainedModel, pack_input
+
+__all__ = ["Candidate", "MaskFiller", "fill_mask"]
 
 
-@dataclass(frozen=True)
-class Candidate:
-    token: str
-    """The word piece, as text."""
-    token_id: int
-    probability: float
-    text: str
-    """The whole text with this piece in place; other masks stay."""
-
-
-@torch.inference_mode()
-def fill_mask(text: str, model: DebertaForMaskedLM, tokenizer: Any, top: int = 5) -> list[list[Candidate]]:
+def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[Candidate]]:
     """For each mask in ``text``, from left to right, the ``top`` most probable pieces."""
-    if not text.strip():
-        raise ValueError("the text is empty")
-    if tokenizer.mask_token is None:
-        raise ValueError("this tokenizer has no mask token")
-    ids = tokenizer(text, return_tensors="pt")["input_ids"].to(model.device)
-    masks = (ids[0] == tokenizer.mask_token_id).nonzero().squeeze(-1)
-    if not len(masks):
-        raise ValueError(f"the text holds no {tokenizer.mask_token} to fill")
-    model.eval()
-    logits, _ = model.predict(pack_input(model.config, ids, None), rows=masks)
-    usable = min(len(tokenizer), logits.shape[-1])  # the released tables are longer than their vocabularies
-    best = logits.float().softmax(-1)[:, :usable].topk(min(top, usable))
-    filled = []
-    for mask, probabilities, pieces in zip(masks.tolist(), best.values.tolist(), best.indices.tolist(), strict=True):
-        candidates = []
-        for probability, piece in zip(probabilities, pieces, strict=True):
-            whole = ids[0].clone()
-            whole[mask] = piece
-            shown = tokenizer.decode(_without_frame(whole.tolist(), tokenizer), skip_special_tokens=False)
-            candidates.append(Candidate(tokenizer.decode([piece]).strip(), piece, probability, shown.strip()))
-        filled.append(candidates)
-    return filled
+    return MaskFiller(model, tokenizer, top=top)(text).masks
 
 
-def _without_frame(ids: list[int], tokenizer: Any) -> list[int]:
-    """Leave out [CLS] and [SEP], keep masks."""
-    return [piece for piece in ids if piece not in (tokenizer.cls_token_id, tokenizer.sep_token_id)]
+class MaskFiller(Predictor):
+    """The likeliest pieces behind each mask of a text; a DeBERTa reads them from its mask decoder."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **others: Any):
+        if tokenizer.mask_token is None:
+            raise ValueError("this tokenizer has no mask token")
+        if top < 1:
+            raise ValueError(f"top={top}: at least 1")
+        super().__init__(model, tokenizer, **others)
+        self.top = top
+
+    def check(self, item: Any) -> Input:
+        item = super().check(item)
+        if self.tokenizer.mask_token not in item["text"]:
+            raise ValueError(f"the text holds no {self.tokenizer.mask_token} to fill")
+        return item
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        """A text is not cut here: a mask belongs to all of it."""
+        rows = [Row(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])]
+        ours = isinstance(self.model, DebertaPreTrainedModel) and not self.model.config.position_biased_input
+        for row in rows:
+            if row.tokens > self.max_length and not ours:
+                raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
+        return rows
+
+    def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
+        """[masks, top, 2] for each row: piece and probability."""
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        masked = ids == self.tokenizer.mask_token_id
+        if isinstance(self.model, DebertaPreTrainedModel):
+            places = masked[mask.bool()].nonzero().squeeze(-1)  # rows of the packed batch
+            logits, _ = self.model.predict(pack_input(self.model.config, ids, mask), rows=places)
+        else:
+            logits = self.model(**batch).logits[masked]
+        usable = min(len(self.tokenizer), logits.shape[-1])  # the released tables are longer than their vocabularies
+        found = logits.float().softmax(-1)[:, :usable].topk(min(self.top, usable))
+        both = torch.stack([found.indices.double(), found.values.double()], -1).cpu()
+        return [part.numpy() for part in both.split(masked.sum(1).tolist())]
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        return [Filled(self._masks(row.ids[0], output)) for row, output in zip(rows, outputs, strict=True)]
+
+    def _masks(self, ids: list[int], output: np.ndarray) -> list[list[Candidate]]:
+        places = [place for place, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
+        frame = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id)
+        filled = []
+        for place, pieces in zip(places, output, strict=True):
+            candidates = []
+            for piece, probability in pieces:
+                whole = [*ids[:place], int(piece), *ids[place + 1 :]]
+                shown = self.tokenizer.decode([x for x in whole if x not in frame], skip_special_tokens=False)
+                word = self.tokenizer.decode([int(piece)]).strip()
+                candidates.append(Candidate(word, int(piece), float(probability), shown.strip()))
+            filled.append(candidates)
+        return filled

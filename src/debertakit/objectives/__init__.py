@@ -8,8 +8,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from debertakit.config import DebertaConfig
-    from debertakit.objectives.base import Objective
+    from debertakit.objectives.base import Backbone, Objective
 
 __all__ = ["Objectives", "build"]
 
@@ -23,7 +22,15 @@ class Objectives:
     arlm: float = 0.0
     """Autoregressive, triangular mask; with mlm: DeBERTa-MT."""
     nsp: float = 0.0
-    """Next-sentence prediction over pairs."""
+    """Next-sentence prediction over pairs (BERT)."""
+    sop: float = 0.0
+    """Sentence-order prediction over pairs (ALBERT)."""
+    sbo: float = 0.0
+    """The tokens of a hidden span from those around it (SpanBERT)."""
+    plm: float = 0.0
+    """Permutation language modelling (XLNet); masking.rate is the share that is predicted."""
+    infilling: float = 0.0
+    """The text from itself with holes, by a decoder (family deberta-d)."""
     position: float = 0.0
     """The position of each masked token, by a head of its own."""
     refinement: float = 0.0
@@ -36,6 +43,8 @@ class Objectives:
             raise ValueError(f"objectives need weights of 0 or more, one of them above 0; got {self}")
         if self.refinement > 0 and self.mlm > 0:
             raise ValueError("the first round of refinement is mlm: set objectives.mlm=0 or objectives.refinement=0")
+        if self.nsp > 0 and self.sop > 0:
+            raise ValueError("a pair has one label: set objectives.nsp=0 or objectives.sop=0")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -43,19 +52,29 @@ class Objectives:
         return {name: getattr(self, name) for name in names if getattr(self, name) != 0}
 
 
-def build(objectives: Objectives, config: "DebertaConfig") -> "dict[str, Objective]":
+def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]":
     """The objectives that carry weight."""
+    from debertakit.config import DebertaConfig
     from debertakit.objectives.arlm import AutoregressiveLanguageModelling
+    from debertakit.objectives.infilling import Infilling
     from debertakit.objectives.mlm import MaskedLanguageModelling
     from debertakit.objectives.nsp import NextSentencePrediction
+    from debertakit.objectives.plm import PermutationLanguageModelling
     from debertakit.objectives.position import PositionPrediction
     from debertakit.objectives.refinement import MaskRefinement
+    from debertakit.objectives.sbo import SpanBoundary
+    from debertakit.objectives.sop import SentenceOrderPrediction
 
+    config = backbone.config
     makers: dict[str, Callable[[], Objective]] = {
         "mlm": MaskedLanguageModelling,
-        "arlm": AutoregressiveLanguageModelling,
-        "nsp": lambda: NextSentencePrediction(config),
-        "position": lambda: PositionPrediction(config),
+        "arlm": lambda: AutoregressiveLanguageModelling(isinstance(config, DebertaConfig) and config.causal_emd),
+        "nsp": lambda: NextSentencePrediction(backbone),
+        "sop": lambda: SentenceOrderPrediction(backbone),
+        "sbo": lambda: SpanBoundary(backbone),
+        "plm": PermutationLanguageModelling,
+        "infilling": Infilling,
+        "position": lambda: PositionPrediction(backbone),
         "refinement": lambda: MaskRefinement(objectives.refinement_rounds),
     }
     return {name: makers[name]() for name in objectives.weights}

@@ -2,20 +2,23 @@
 
     loss = - sum over rows t but the last of each sequence of  log softmax(E head(h_t) + b)[token_{t+1}]
 
-Row t sees positions 0 to t. The head is the masked model's; the mask decoder is not used: its queries stand at the
-place that is to be predicted, while here row t predicts its neighbour. The end of a sequence, [SEP], is predicted too.
+Row t sees positions 0 to t. The head is the masked model's. The mask decoder is used only where the config asks for
+it (causal_emd): its queries stand at the place that is to be predicted, while here row t predicts its neighbour. The
+end of a sequence, [SEP], is predicted too.
 """
 
 import torch
 from torch import Tensor
 
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.objectives.base import Asked, Objective, Outcome, View, word_logits
+from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, ViewName
 
 
 class AutoregressiveLanguageModelling(Objective):
-    view = "causal"
-    decodes = False
+    view: ViewName = "causal"
+
+    def __init__(self, decodes: bool = False):
+        super().__init__()
+        self.decodes = decodes
 
     def ask(self, view: View) -> Asked:
         has_next = torch.ones(view.ids.shape[0], dtype=torch.bool)
@@ -23,5 +26,5 @@ class AutoregressiveLanguageModelling(Objective):
         rows = has_next.nonzero().squeeze(-1)
         return Asked(rows, view.ids[rows + 1])
 
-    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(word_logits(model, hidden), asked.targets)
+    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        return self.outcome(backbone.word_logits(hidden), asked.targets)

@@ -7,8 +7,7 @@ h comes from the Enhanced Mask Decoder when the config has one (emd_steps > 0), 
 
 from torch import Tensor
 
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.objectives.base import Asked, Objective, Outcome, View, as_tensor, word_logits
+from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
 
 
 class MaskedLanguageModelling(Objective):
@@ -16,5 +15,5 @@ class MaskedLanguageModelling(Objective):
         assert view.masked is not None
         return Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets))
 
-    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(word_logits(model, hidden), asked.targets)
+    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        return self.outcome(backbone.word_logits(hidden), asked.targets)

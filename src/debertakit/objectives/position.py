@@ -10,18 +10,17 @@ given the absolute position as its query, it could simply be copied.
 import torch
 from torch import Tensor, nn
 
-from debertakit.config import DebertaConfig
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.objectives.base import Asked, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
 
 
 class PositionPrediction(Objective):
     decodes = False
 
-    def __init__(self, config: DebertaConfig):
+    def __init__(self, backbone: Backbone):
         super().__init__()
-        if config.position_biased_input:
-            raise ValueError("position prediction with position_biased_input would copy its answer from the input")
+        if backbone.knows_positions:
+            raise ValueError("position prediction with absolute positions would copy its answer from the input")
+        config = backbone.config
         self.classifier = nn.Linear(config.hidden_size, config.max_position_embeddings)
         nn.init.normal_(self.classifier.weight, std=config.initializer_range)
         nn.init.zeros_(self.classifier.bias)
@@ -32,7 +31,7 @@ class PositionPrediction(Objective):
         positions = rows - view.starts[_sequence_of(rows, view)]
         return Asked(rows, positions.clamp(max=self.classifier.out_features - 1))
 
-    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
         return self.outcome(self.classifier(hidden), asked.targets)
 
 

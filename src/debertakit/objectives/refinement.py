@@ -7,11 +7,12 @@ From the second round on the input holds no [MASK], as in fine-tuning. No gradie
 masked language modelling, so this objective stands in its place.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.objectives.base import Asked, Outcome, View, hidden_rows, word_logits
+from debertakit.objectives.base import Asked, Backbone, Outcome, View
 from debertakit.objectives.mlm import MaskedLanguageModelling
 
 
@@ -22,15 +23,13 @@ class MaskRefinement(MaskedLanguageModelling):
             raise ValueError(f"refinement_rounds={rounds}: at least 1")
         self.rounds = rounds
 
-    def loss(self, model: DebertaForMaskedLM, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        packed = view.packed()
-        logits = word_logits(model, hidden)
+    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        logits = backbone.word_logits(hidden)
         total = self.outcome(logits, asked.targets).loss
         for _ in range(self.rounds - 1):
-            packed.words = packed.words.clone()
-            packed.words[asked.rows] = logits.detach().argmax(-1)
-            decoded, _ = hidden_rows(model, packed, torch.unique(asked.rows), None)
+            view = replace(view, ids=view.ids.index_copy(0, asked.rows, logits.detach().argmax(-1)))
+            decoded, _ = backbone.hidden_rows(view, torch.unique(asked.rows), None)
             assert decoded is not None
-            logits = word_logits(model, decoded)
+            logits = backbone.word_logits(decoded)
             total = total + self.outcome(logits, asked.targets).loss
         return Outcome(total / self.rounds, self.outcome(logits, asked.targets).correct)

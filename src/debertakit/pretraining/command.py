@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.pretraining import distributed, settings
+from debertakit.pretraining.continued import adopt, tokenizer_of
 from debertakit.pretraining.loop import pretrain
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
@@ -24,13 +25,21 @@ def run(
     tokenizer: str | None = None,
     resume: bool = False,
     minutes: float | None = None,
+    init: str | None = None,
+    init_generator: str | None = None,
 ) -> dict[str, float]:
-    config = recipe(name)
-    if resume and (out / "run.json").exists():
-        config = settings.load(out / "run.json")
-    config = settings.override(config, assignments)
+    resumed = resume and (out / "run.json").exists()
+    config = settings.load(out / "run.json") if resumed else recipe(name)
     if minutes is not None:
-        config = settings.override(config, [f"minutes={minutes}"])
+        assignments = [*assignments, f"minutes={minutes}"]
+    config = settings.override(config, assignments)
+    if init is not None and not resumed:
+        config = adopt(config, init, init_generator)
+        config = settings.override(config, [each for each in assignments if each.strip().startswith("model.")])
+    if not config.model:
+        raise ValueError(f"the recipe {config.name} goes on from a checkpoint: give --init MODEL")
+    if init_generator is not None and init is None:
+        raise ValueError("--init-generator goes with --init")
     if not resume and any((out / "checkpoints").glob("step-*")):
         raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
     world = distributed.start(config.parallel)
@@ -42,20 +51,24 @@ def run(
 
 
 def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Any:
-    """The one that was given, the one in the folder, or one trained on the corpus."""
+    """The one that was given, the one in the folder, that of the checkpoint, or one trained on the corpus."""
     folder = out / "tokenizer"
     if given is not None:
         return load_tokenizer(given)
     if not (folder / "tokenizer.json").exists():
-        if (Path(corpus) / MANIFEST).exists():
-            raise ValueError(f"{corpus} is tokenised already: give the --tokenizer that it was prepared with")
-        text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in source(corpus).pieces())
-        trained = train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
+        made = _train(config, corpus) if config.init is None else tokenizer_of(config.init)
         aside = out / "tokenizer.part"
         shutil.rmtree(aside, ignore_errors=True)
-        trained.save_pretrained(aside)
+        made.save_pretrained(aside)
         aside.rename(folder)
     return load_tokenizer(folder)
+
+
+def _train(config: PretrainConfig, corpus: str) -> Any:
+    if (Path(corpus) / MANIFEST).exists():
+        raise ValueError(f"{corpus} is tokenised already: give the --tokenizer that it was prepared with")
+    text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in source(corpus).pieces())
+    return train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
 
 def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -> Corpus:

@@ -14,7 +14,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
+from debertakit.pretraining.rtd import RtdTrainee
 from debertakit.pretraining.trainee import Trainee
 
 
@@ -72,7 +74,7 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def spread(trainee: Trainee, world: World) -> nn.Module:
+def spread(trainee: Trainee | RtdTrainee, world: World) -> nn.Module:
     """The module to call: the trainee itself, or what wraps it."""
     trainee.to(world.device)
     if world.sharded:
@@ -81,15 +83,22 @@ def spread(trainee: Trainee, world: World) -> nn.Module:
 
         mesh = init_device_mesh(world.device.type, (world.size,))
         # The last layer stays with the root: the mask decoder uses its parameters without calling it.
-        for layer in trainee.model.deberta.encoder.layer[:-1]:
-            fully_shard(layer, mesh=mesh)
+        for model in trainee.models.values():
+            for layer in layers(model)[:-1]:
+                fully_shard(layer, mesh=mesh)
         fully_shard(trainee, mesh=mesh)
         return trainee
     if world.size > 1:
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(trainee, device_ids=None if world.device.index is None else [world.device.index])
+        devices = None if world.device.index is None else [world.device.index]
+        return DistributedDataParallel(trainee, device_ids=devices, find_unused_parameters=not trainee.trains_all)
     return trainee
+
+
+def layers(module: nn.Module) -> list[nn.Module]:
+    """The encoder layers in it, ours and transformers' own."""
+    return [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 @contextmanager

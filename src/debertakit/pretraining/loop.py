@@ -1,8 +1,9 @@
 """Pretraining: the loop.
 
     prepare the parts of step s     batch (seed, step) -> corrupted views            text/packing.py, objectives/
-    forward, backward, accumulate   loss = sum of weighted terms / terms of the step   trainee.py
-    clip, AdamW, next learning rate                                                  optim.py
+    in each phase of it:
+      forward, backward, accumulate   loss = sum of weighted terms / terms of the step   trainee.py, rtd.py
+      clip, AdamW                                                                    optim.py
     now and then: log, evaluate, write a checkpoint                                  log.py, state.py
 
 A step is a pure function of the state and the step's number, so a run that goes on from a checkpoint repeats exactly
@@ -11,6 +12,7 @@ what the uninterrupted one does (fp32, same number of processes).
 
 import math
 import random
+import sys
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -21,16 +23,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debertakit.config import DebertaConfig
-from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives.base import Context
-from debertakit.pretraining import distributed, report, state
+from debertakit.pretraining import continued, distributed, report, state
+from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.log import Log
 from debertakit.pretraining.optim import clip_gradients, learning_rate, make_optimizer
+from debertakit.pretraining.rtd import RtdTrainee, make_pair
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import Progress
-from debertakit.pretraining.trainee import Part, Trainee
+from debertakit.pretraining.trainee import Phase, Trainee
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
 
@@ -43,7 +45,7 @@ class Diverged(ValueError):
 class Run:
     config: PretrainConfig
     world: World
-    trainee: Trainee
+    trainee: Trainee | RtdTrainee
     module: nn.Module
     """The trainee, or DDP around it: what is called."""
     optimizer: torch.optim.Optimizer
@@ -73,9 +75,9 @@ def pretrain(
     folder = Path(out)
     checkpoints = folder / "checkpoints"
     world = distributed.start(config.parallel)
-    run = make_run(config, corpus, tokenizer, world)
-    _open(folder, config, world, resume)
     found = world.gather(state.newest(checkpoints) if resume and world.main else None)[0]
+    run = make_run(config, corpus, tokenizer, world, fresh=found is None)
+    _open(folder, config, world, resume)
     if found is not None:
         run.progress = state.load(found[1], run.trainee, run.optimizer, world)
     log = None
@@ -112,7 +114,9 @@ def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict
     while run.done < 1:
         result = train_step(run, before + time.monotonic() - began)
         if progress.bad_steps >= config.max_bad_steps:
-            progress.step -= progress.bad_steps  # the weights are those of the last good step, and so is the place
+            # The weights are those of the last good step, and so is the place. (A generator whose discriminator failed
+            # after it has gone on learning: that does no harm.)
+            progress.step -= progress.bad_steps
             keep()
             raise Diverged(
                 f"the loss or its gradient was not finite in {progress.bad_steps} steps in a row; stopped, the state "
@@ -141,26 +145,28 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
     parts_in_step = config.data.parts(world.size)
     own = parts_in_step // world.size
     first = world.rank * own
-    parts = [
-        run.trainee.prepare(run.packing.batch(progress.step, first + i, parts_in_step), run.context, run.done)
-        for i in range(own)
-    ]
+    batches = [run.packing.batch(progress.step, first + i, parts_in_step) for i in range(own)]
+    parts = [run.trainee.prepare(batch, run.context, run.done).to(world.device) for batch in batches]
     counts = [sum(values) for values in zip(*(part.counts() for part in parts), strict=True)]
     tokens = sum(part.tokens for part in parts)
     totals = world.sum(torch.tensor([*counts, tokens, elapsed if world.main else 0.0], dtype=torch.float64))
     lr = learning_rate(config.optimizer, progress.step, run.done)
     for group in run.optimizer.param_groups:
         group["lr"] = lr
-    sums = _backward(run, parts, totals[:-2].float().to(world.device))
-    norm = float(clip_gradients(run.trainee, config.optimizer.clip))
-    means = (sums / totals[:-2].clamp(min=1)).tolist()
+    terms, norms = totals[:-2], []
+    sums = torch.zeros(len(terms), dtype=torch.float64)
+    for phase in run.trainee.phases(progress.step):
+        sums += _backward(run, parts, terms.float().to(world.device), phase)
+        norms.append(float(clip_gradients(run.trainee, config.optimizer.clip)))
+        good = bool(sums.isfinite().all()) and math.isfinite(norms[-1])
+        if good:
+            run.optimizer.step()  # of what this phase gave a gradient
+        run.optimizer.zero_grad(set_to_none=True)
+        if not good:
+            break
+    progress.bad_steps = 0 if good else progress.bad_steps + 1
+    means, norm = (sums / terms.clamp(min=1)).tolist(), math.hypot(*norms)
     loss = sum(weight * mean for weight, mean in zip(run.trainee.weights.values(), means, strict=True))
-    if math.isfinite(loss) and math.isfinite(norm):
-        run.optimizer.step()
-        progress.bad_steps = 0
-    else:
-        progress.bad_steps += 1
-    run.optimizer.zero_grad(set_to_none=True)
     progress.step += 1
     progress.tokens += int(totals[-2])
     progress.elapsed = float(totals[-1])
@@ -168,14 +174,14 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
     return {"loss": loss, **each, "grad_norm": norm, "tokens": float(totals[-2]), "lr": lr}
 
 
-def _backward(run: Run, parts: list[Part], totals: Tensor) -> Tensor:
+def _backward(run: Run, parts: list[Any], totals: Tensor, phase: Phase) -> Tensor:
     """Gradients of all parts; [objectives] summed losses of the whole step."""
     run.module.train()
     sums = torch.zeros(len(totals), dtype=torch.float64)
     for number, part in enumerate(parts):
         with distributed.gradients_travel(run.module, now=number == len(parts) - 1):
             with run.autocast():
-                loss, figures = run.module(part.to(run.world.device), totals)
+                loss, figures = run.module(part, totals, phase)
             (loss * run.world.size).backward()  # ranks average their gradients; the loss is a sum over them
         sums += figures[:, 0].double().cpu()
     return run.world.sum(sums)
@@ -191,10 +197,13 @@ def evaluate(run: Run) -> dict[str, float]:
     run.module.eval()
     ones = torch.ones(len(run.trainee.weights), device=world.device)
     sums = torch.zeros(len(run.trainee.weights), 3, dtype=torch.float64)
+    parts: list[Any] = []
     for step in range(steps):
-        part = run.trainee.prepare(packing.batch(step, world.rank, world.size), run.validation_context, 0.0)
+        batch = packing.batch(step, world.rank, world.size)
+        part = run.trainee.prepare(batch, run.validation_context, 0.0).to(world.device)
         with run.autocast():
-            _, figures = run.module(part.to(world.device), ones)
+            _, figures = run.module(part, ones)
+        parts.append(part)
         sums += torch.cat([figures.double().cpu(), torch.tensor(part.counts(), dtype=torch.float64)[:, None]], 1)
     loss_sum, correct, count = world.sum(sums).clamp(min=0).unbind(1)
     losses, accuracies = (loss_sum / count.clamp(min=1)).tolist(), (correct / count.clamp(min=1)).tolist()
@@ -202,28 +211,26 @@ def evaluate(run: Run) -> dict[str, float]:
     figures = {"loss": sum(w * value for w, value in zip(weights.values(), losses, strict=True))}
     for name, loss, accuracy in zip(weights, losses, accuracies, strict=True):
         prefix = "" if len(weights) == 1 else f"{name}_"
-        figures |= {
-            f"{prefix}loss": loss,
-            f"{prefix}perplexity": math.exp(min(loss, 50)),
-            f"{prefix}accuracy": accuracy,
-        }
+        figures |= {f"{prefix}loss": loss, f"{prefix}accuracy": accuracy}
+        if name != "rtd":  # yes or no
+            figures[f"{prefix}perplexity"] = math.exp(min(loss, 50))
     run.progress.validation = figures["loss"]
-    return figures
+    return figures | run.trainee.further_figures(parts, world.gather)
 
 
 # ------------------------------------------------------------------------------------------------------- setting up
 
 
-def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World) -> Run:
-    """Everything a run needs, at step 0."""
+def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World, *, fresh: bool = True) -> Run:
+    """Everything a run needs, at step 0. Not ``fresh``: the weights will come from a checkpoint of the run."""
     _seed(config.seed)
-    model = DebertaForMaskedLM(model_config(config, tokenizer))
+    trainee = make_trainee(config, tokenizer, corpus.train.vocabulary, world, fresh)
     if config.gradient_checkpointing:
-        model.gradient_checkpointing_enable()
-    trainee = Trainee(model, config.objectives)
+        for model in trainee.models.values():
+            model.gradient_checkpointing_enable()
     module = distributed.spread(trainee, world)
     if config.compile:
-        for layer in model.deberta.encoder.layer:
+        for layer in distributed.layers(trainee):
             layer.compile(dynamic=True)  # packed batches differ in length
     optimizer = make_optimizer(trainee, config.optimizer, fused=not world.sharded)
     _seed(config.seed + 1 + world.rank)  # dropout differs between ranks
@@ -241,19 +248,19 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
     )
 
 
-def model_config(config: PretrainConfig, tokenizer: Any) -> DebertaConfig:
-    """The recipe's model with the tokenizer's vocabulary and special ids."""
-    fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
-    if fields["vocab_size"] < len(tokenizer):
-        raise ValueError(
-            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} pieces"
-        )
-    if config.data.max_length > fields.get("max_position_embeddings", 512):
-        raise ValueError(
-            f"data.max_length={config.data.max_length} is more than the model's "
-            f"{fields.get('max_position_embeddings', 512)} positions (model.max_position_embeddings)"
-        )
-    return DebertaConfig(**fields)
+def make_trainee(
+    config: PretrainConfig, tokenizer: Any, vocabulary: dict[str, Any], world: World, fresh: bool
+) -> Trainee | RtdTrainee:
+    """What the recipe trains: random, or (``fresh``) with the weights of the checkpoint that it goes on from."""
+    init = config.init if fresh else None
+    models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
+    if init is not None:
+        line = continued.load(models, init, config.init_generator)
+        if world.main:
+            print(line, file=sys.stderr)
+    if config.rtd is None:
+        return Trainee(models[0], config.objectives)
+    return RtdTrainee(models[0], models[1], config.rtd, vocabulary, fresh=init is None)
 
 
 def precision(asked: str, device: torch.device) -> torch.dtype | None:

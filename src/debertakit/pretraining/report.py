@@ -10,6 +10,8 @@ from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import MANIFEST, Progress
 from debertakit.text.shards import Corpus
 
+NAMES = {"deberta": "DeBERTa", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT"}
+NAMES |= {"xlnet": "XLNet", "electra": "ELECTRA", "deberta-d": "DeBERTa-D"}
 TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", "heads.safetensors", MANIFEST}
 
 
@@ -23,11 +25,13 @@ def finish(
     trainee: Any,
 ) -> None:
     """Copy the last checkpoint's model to the top of the folder; each file appears whole."""
-    for path in checkpoint.iterdir():
-        if path.name not in TRAINING_ONLY:
-            aside = folder / (path.name + ".part")
+    for path in checkpoint.rglob("*"):
+        name = path.relative_to(checkpoint)
+        if path.is_file() and name.parts[0] not in TRAINING_ONLY:
+            aside = folder / f"{name}.part"
+            aside.parent.mkdir(exist_ok=True)
             shutil.copyfile(path, aside)
-            aside.replace(folder / path.name)
+            aside.replace(folder / name)
     parameters = sum(parameter.numel() for parameter in trainee.model.parameters())
     has_curve = draw_curve(folder)
     (folder / "README.md").write_text(
@@ -65,23 +69,26 @@ def model_card(
     has_curve: bool,
 ) -> str:
     rows = "\n".join(f"| {name.replace('_', ' ')} | {value:.4g} |" for name, value in figures.items())
-    weights = ", ".join(f"{name} x {weight:g}" for name, weight in config.objectives.weights.items())
+    objectives = config.objectives.weights | ({} if config.rtd is None else {"rtd": config.rtd.weight})
+    weights = ", ".join(f"{name} x {weight:g}" for name, weight in objectives.items())
+    origin = "from scratch" if config.init is None else f"on from {Path(config.init).name}"
+    tag, use = _use(config)
     inputs = ", ".join(entry["name"] for entry in corpus.manifest["inputs"][:5])
     optimizer = config.optimizer
     curve = "\n![loss](loss.png)\n" if has_curve else ""
     return f"""---
 library_name: transformers
-pipeline_tag: fill-mask
-tags: [deberta, debertakit]
+pipeline_tag: {tag}
+tags: [{config.family}, debertakit]
 ---
 
 # {config.name}
 
-A DeBERTa of {parameters / 1e6:.1f} M parameters, pretrained from scratch with debertakit: {progress.step:,} steps,
-{progress.tokens / 1e6:,.1f} M tokens, {progress.elapsed / 60:,.1f} minutes. The whole configuration is in `run.json`;
-`deberta pretrain run.json --corpus ... --out ...` repeats the run.
+A {NAMES[config.family]} of {parameters / 1e6:.1f} M parameters, pretrained {origin} with debertakit: {progress.step:,}
+steps, {progress.tokens / 1e6:,.1f} M tokens, {progress.elapsed / 60:,.1f} minutes. The whole configuration is in
+`run.json`; `deberta pretrain run.json --corpus ... --out ...` repeats the run.
 
-    deberta fill --model FOLDER "the capital of France is [MASK]."
+    {use}
 
 | validation | |
 |---|---|
@@ -93,3 +100,17 @@ A DeBERTa of {parameters / 1e6:.1f} M parameters, pretrained from scratch with d
   weight decay {optimizer.weight_decay:g}, {config.data.step_tokens:,} tokens a step, seed {config.seed}.
 - **Limits**: as good as its corpus and budget; nothing was done about bias or about what the text says.
 """
+
+
+def _use(config: PretrainConfig) -> tuple[str, str]:
+    """The hub's tag for what the model does, and a line that does it."""
+    text = "the capital of France is [MASK]."
+    if config.rtd is not None:
+        return "feature-extraction", 'transformers.AutoModel.from_pretrained("FOLDER")  # FOLDER/generator fills masks'
+    if config.family == "deberta-d":
+        return "text-generation", f'deberta generate --model FOLDER "{text}"'
+    if config.family == "xlnet":
+        return "text-generation", 'transformers.XLNetLMHeadModel.from_pretrained("FOLDER")'
+    if config.family == "deberta":
+        return "fill-mask", f'deberta fill --model FOLDER "{text}"'
+    return "fill-mask", f'transformers.pipeline("fill-mask", "FOLDER")("{text}")'

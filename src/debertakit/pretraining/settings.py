@@ -39,14 +39,52 @@ class Data:
 
 
 @dataclass(frozen=True)
+class Rtd:
+    """Replaced-token detection (pretraining/rtd.py): a generator trained by mlm, the model as its discriminator."""
+
+    weight: float = 50.0
+    """Of the discriminator's loss against the generator's: 50 in the paper, 10 in Microsoft's scripts."""
+    temperature: float = 1.0
+    sharing: Literal["gdes", "es", "nes"] = "gdes"
+    """Of the embedding tables: gradient-disentangled, one for both, or one each."""
+    steps: Literal["decoupled", "joint"] = "decoupled"
+    """The generator's update, then the discriminator's; or one update by the sum of both losses."""
+    generator_layers: int = 0
+    """0: half of the discriminator's."""
+    generator_width: float = 1.0
+    """Of the discriminator's: hidden size, heads and feed-forward layer. ELECTRA has a quarter to a third."""
+    warmup_steps: int | None = None
+    """Steps that train the generator alone, shared tables at rest, when a run goes on from a discriminator. None: a
+    tenth of the run for a generator that was grown, 0 for one that was given."""
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0 or self.temperature <= 0:
+            raise ValueError(f"rtd.weight={self.weight}, rtd.temperature={self.temperature}: above 0")
+        if not 0 < self.generator_width <= 1:
+            raise ValueError(f"rtd.generator_width={self.generator_width}: above 0, at most 1")
+        if self.generator_layers < 0 or (self.warmup_steps or 0) < 0:
+            raise ValueError("rtd.generator_layers and rtd.warmup_steps: 0 or more")
+        _one_of(self, "rtd.", "sharing", "steps")
+
+
+@dataclass(frozen=True)
 class PretrainConfig:
     name: str
     model: dict[str, Any]
-    """Fields of DebertaConfig; vocab_size and special ids come from the tokenizer."""
+    """Fields of the family's config; vocab_size and special ids come from the tokenizer."""
+    family: Literal["deberta", "deberta-d", "bert", "roberta", "albert", "xlnet", "electra"] = "deberta"
+    """deberta and deberta-d, which has a decoder, are ours; the others are transformers' own models. ALBERT's ``model``
+    also has share: all, attention, ffn or none, what is one and the same in every layer."""
     objectives: Objectives = field(default_factory=Objectives)
     masking: Masking = field(default_factory=Masking)
     optimizer: Optimizer = field(default_factory=Optimizer)
     data: Data = field(default_factory=Data)
+    rtd: Rtd | None = None
+    """None: no discriminator, the model itself is trained by the objectives."""
+    init: str | None = None
+    """Checkpoint to go on from: weights, model config and tokenizer are its own."""
+    init_generator: str | None = None
+    """Generator to go on with, where it is not beside ``init``."""
     steps: int = 1_000_000
     minutes: float | None = None
     """Ends the run, and bends the schedule, by time instead of steps. Such a run resumes, but not bit by bit."""
@@ -72,18 +110,28 @@ class PretrainConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
         if self.minutes is not None and self.minutes <= 0:
             raise ValueError(f"minutes={self.minutes}: above 0")
-        if self.objectives.refinement > 0 and self.masking.one_mask_per_span:
-            raise ValueError("refinement writes one prediction over each [MASK]: set masking.one_mask_per_span=false")
-        hints = typing.get_type_hints(type(self))
-        for name in ("precision", "parallel", "tracker"):
-            if getattr(self, name) not in typing.get_args(hints[name]):
-                raise ValueError(f"{name}={getattr(self, name)!r}: {', '.join(typing.get_args(hints[name]))}")
+        objectives = self.objectives
+        if self.masking.one_mask_per_span and max(objectives.refinement, objectives.sbo, objectives.plm) > 0:
+            raise ValueError("refinement, sbo and plm need a place for each token: set masking.one_mask_per_span=false")
+        if self.data.mode == "blocks" and max(objectives.nsp, objectives.sop) > 0:
+            raise ValueError("nsp and sop pair texts of one document, a block may hold two: set data.mode=documents")
+        if self.family != "deberta" and (self.compile or self.parallel == "fsdp2"):
+            raise ValueError(f"compile and parallel=fsdp2 are for family=deberta; {self.family} trains with ddp")
+        if self.rtd is not None and self.family not in ("deberta", "electra"):
+            raise ValueError(f"rtd trains the families deberta and electra, not {self.family}")
+        if self.rtd is not None and set(self.objectives.weights) != {"mlm"}:
+            raise ValueError(f"rtd trains its generator by mlm alone, not by {', '.join(self.objectives.weights)}")
+        if self.rtd is not None and self.masking.one_mask_per_span:
+            raise ValueError("rtd writes one word over each hidden one: set masking.one_mask_per_span=false")
+        if self.init_generator is not None and (self.rtd is None or self.init is None):
+            raise ValueError("init_generator goes with init and a recipe that has rtd")
+        _one_of(self, "", "family", "precision", "parallel", "tracker")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
 
 
-PARTS = {"objectives": Objectives, "masking": Masking, "optimizer": Optimizer, "data": Data}
+PARTS = {"objectives": Objectives, "masking": Masking, "optimizer": Optimizer, "data": Data, "rtd": Rtd}
 
 
 def from_json(text: str) -> PretrainConfig:
@@ -92,10 +140,12 @@ def from_json(text: str) -> PretrainConfig:
 
 
 def _from_dict(values: dict[str, Any]) -> PretrainConfig:
-    _known(values, PretrainConfig, "")
+    known(values, PretrainConfig, "")
     values = dict(values)
     for name, part in PARTS.items():
-        _known(values[name], part, f"{name}.")
+        if name == "rtd" and values.get(name) is None:
+            continue
+        known(values[name], part, f"{name}.")
         values[name] = part(**values[name])
     return PretrainConfig(**values)
 
@@ -115,25 +165,27 @@ def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
         if not equals:
             raise ValueError(f"--set {assignment}: write it as field=value")
         head, dot, name = path.partition(".")
-        _known([head], PretrainConfig, "")
-        nested = isinstance(values[head], dict)
+        known([head], PretrainConfig, "")
+        nested = head == "model" or head in PARTS
         if nested != bool(dot):
             raise ValueError(f"{path}: " + ("name one of its fields" if nested else f"{head} has no fields of its own"))
         if head == "model":
-            values[head][name] = _model_value(name, text)
+            values[head][name] = _model_value(values["family"], name, text)
         elif nested:
-            _known([name], PARTS[head], f"{head}.")
+            if values[head] is None:
+                raise ValueError(f"{path}: this recipe trains no discriminator; begin with v3-tiny or another of v3")
+            known([name], PARTS[head], f"{head}.")
             values[head][name] = parse(text, typing.get_type_hints(PARTS[head])[name], path)
         else:
             values[head] = parse(text, typing.get_type_hints(PretrainConfig)[head], path)
     return _from_dict(values)
 
 
-def _model_value(name: str, text: str) -> Any:
-    from debertakit.config import DebertaConfig
+def _model_value(family: str, name: str, text: str) -> Any:
+    from debertakit.pretraining.backbones import model_fields
 
-    kinds = DebertaConfig.__annotations__  # its own fields; what transformers adds is not for pretraining
-    _known([name], kinds, "model.")
+    kinds = model_fields(family)
+    known([name], kinds, "model.")
     if name == "pos_att_type":
         return [term for term in text.replace("|", ",").split(",") if term]
     return parse(text, kinds[name], f"model.{name}")
@@ -162,10 +214,19 @@ def parse(text: str, kind: Any, name: str) -> Any:
     raise ValueError(f"{name}={text!r}: should be {' or '.join(names)}")
 
 
-def _known(names: Iterable[str], kind: Any, where: str) -> None:
-    known = list(kind) if isinstance(kind, dict) else [f.name for f in dataclasses.fields(kind)]
+def _one_of(part: Any, where: str, *names: str) -> None:
+    hints = typing.get_type_hints(type(part))
     for name in names:
-        if name not in known:
-            close = difflib.get_close_matches(name, known, n=1)
-            hint = f"did you mean {where}{close[0]}?" if close else f"it has {', '.join(known)}"
+        choices, value = typing.get_args(hints[name]), getattr(part, name)
+        if value not in choices:
+            raise ValueError(f"{where}{name}={value!r}: {', '.join(choices)}")
+
+
+def known(names: Iterable[str], kind: Any, where: str) -> None:
+    """Raise on a name that is no field of ``kind``, a dataclass or a dict by name."""
+    choices = list(kind) if isinstance(kind, dict) else [f.name for f in dataclasses.fields(kind)]
+    for name in names:
+        if name not in choices:
+            close = difflib.get_close_matches(name, choices, n=1)
+            hint = f"did you mean {where}{close[0]}?" if close else f"it has {', '.join(choices)}"
             raise ValueError(f"unknown field {where}{name}; {hint}")

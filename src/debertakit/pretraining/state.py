@@ -3,7 +3,8 @@
     checkpoints/step-00001000/
         config.json, model.safetensors    the model, as transformers loads it
         tokenizer files
-        heads.safetensors                 the objectives' own heads, where there are any
+        generator/                        the other model of replaced-token detection, in the same way
+        heads.safetensors                 the objectives' own heads, and what else only training needs
         optimizer.pt, or optimizer/       torch.save, or torch.distributed.checkpoint under FSDP2
         rng.pt                            torch, CUDA, numpy and Python generators of every rank
         progress.json                     step (which is the place in the data), elapsed time, validation loss
@@ -38,7 +39,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from debertakit.checkpoints import State
+from debertakit.pretraining.backbones import fitting
 from debertakit.pretraining.distributed import World
+from debertakit.pretraining.rtd import RtdTrainee
 from debertakit.pretraining.trainee import Trainee
 
 MANIFEST = "manifest.json"
@@ -61,7 +64,12 @@ class Progress:
 
 
 def save(
-    root: Path, trainee: Trainee, optimizer: torch.optim.Optimizer, progress: Progress, world: World, tokenizer: Any
+    root: Path,
+    trainee: Trainee | RtdTrainee,
+    optimizer: torch.optim.Optimizer,
+    progress: Progress,
+    world: World,
+    tokenizer: Any,
 ) -> Path:
     """Write a checkpoint; the one before stays whatever happens."""
     final = root / f"step-{progress.step:08d}"
@@ -125,20 +133,21 @@ def prune(root: Path, keep_last: int) -> None:
             shutil.rmtree(aside, ignore_errors=True)
 
 
-def _write_model(folder: Path, trainee: Trainee, weights: State, tokenizer: Any) -> None:
-    model = {key.removeprefix("model."): value for key, value in weights.items() if key.startswith("model.")}
-    heads = {key: value for key, value in weights.items() if not key.startswith("model.")}
+def _write_model(folder: Path, trainee: Trainee | RtdTrainee, weights: State, tokenizer: Any) -> None:
     # What save_pretrained writes, without its progress bar and without splitting: one file, whatever its size.
-    trainee.model.config.architectures = [type(trainee.model).__name__]
-    trainee.model.config.save_pretrained(folder)
-    save_file(model, folder / "model.safetensors", metadata={"format": "pt"})
-    if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-    if heads:
-        save_file(heads, folder / "heads.safetensors")
+    for name, model in trainee.models.items():
+        inside = folder if name == "model" else folder / name
+        model.config.architectures = [type(model).__name__]
+        model.config.save_pretrained(inside)
+        if tokenizer is not None:
+            fitting(tokenizer, model).save_pretrained(inside)
+    for file, tensors in trainee.to_files(weights).items():
+        save_file(_apart(tensors), folder / file, metadata={"format": "pt"})
 
 
-def _write_optimizer(folder: Path, trainee: Trainee, optimizer: torch.optim.Optimizer, world: World) -> None:
+def _write_optimizer(
+    folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World
+) -> None:
     if world.sharded:
         import torch.distributed.checkpoint as dcp
 
@@ -147,13 +156,34 @@ def _write_optimizer(folder: Path, trainee: Trainee, optimizer: torch.optim.Opti
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
 
 
-def _full_weights(trainee: Trainee, world: World) -> State:
+def _full_weights(trainee: Trainee | RtdTrainee, world: World) -> State:
     """All weights on the CPU of the main process."""
     if world.sharded:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         gathered: dict[str, Any] = get_model_state_dict(trainee, options=options)
         return {key: value.contiguous() for key, value in gathered.items()}
-    return {key: value.detach().cpu().contiguous() for key, value in trainee.state_dict().items()}
+    tied = _tied(trainee)  # transformers ties them again when it loads
+    state = {key: value for key, value in trainee.state_dict().items() if key not in tied}
+    return {key: value.detach().cpu().contiguous() for key, value in state.items()}
+
+
+def _tied(trainee: Trainee | RtdTrainee) -> dict[str, str]:
+    """Names of weights that are others', such as an output matrix that is the word table, and of those others."""
+    return {
+        f"{name}.{key}": f"{name}.{source}"
+        for name, model in trainee.models.items()
+        for key, source in model.all_tied_weights_keys.items()
+    }
+
+
+def _apart(tensors: State) -> State:
+    """A copy of each tensor that is another one too: layers that ALBERT shares stand in the file one by one."""
+    seen: set[int] = set()
+    apart = {}
+    for key, tensor in tensors.items():
+        apart[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        seen.add(tensor.data_ptr())
+    return apart
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -186,11 +216,11 @@ def damage(folder: Path) -> str | None:
     return None
 
 
-def load(folder: Path, trainee: Trainee, optimizer: torch.optim.Optimizer, world: World) -> Progress:
+def load(folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World) -> Progress:
     """Put everything back as it was when the checkpoint was written."""
-    weights: dict[str, Any] = {f"model.{key}": value for key, value in load_file(folder / "model.safetensors").items()}
-    if (folder / "heads.safetensors").exists():
-        weights |= load_file(folder / "heads.safetensors")
+    files = {path.relative_to(folder).as_posix(): load_file(path) for path in folder.rglob("*.safetensors")}
+    weights: dict[str, Any] = trainee.from_files(files)
+    weights |= {key: weights[source] for key, source in _tied(trainee).items()}
     if world.sharded:
         set_model_state_dict(trainee, weights, options=StateDictOptions(full_state_dict=True))
     else:
@@ -206,7 +236,9 @@ def load(folder: Path, trainee: Trainee, optimizer: torch.optim.Optimizer, world
     return Progress(**json.loads((folder / "progress.json").read_text(encoding="utf-8")))
 
 
-def _read_optimizer(folder: Path, trainee: Trainee, optimizer: torch.optim.Optimizer, world: World) -> None:
+def _read_optimizer(
+    folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World
+) -> None:
     if world.sharded != (folder / "optimizer").exists():
         raise ValueError(f"{folder} was written with parallel={'ddp' if world.sharded else 'fsdp2'}; go on with that")
     if world.sharded:

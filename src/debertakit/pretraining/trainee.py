@@ -1,16 +1,24 @@
 """The model and its objectives as one module: what DDP and FSDP2 wrap, what the optimiser and checkpoints hold."""
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
+from debertakit.checkpoints import State
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives import Objectives, build
-from debertakit.objectives.base import Asked, Context, Objective, View, causal_view, hidden_rows, masked_view
-from debertakit.objectives.nsp import NextSentencePrediction, pair_up, segments
+from debertakit.objectives.base import Asked, Context, Objective, View, causal_view, masked_view
+from debertakit.objectives.infilling import infilled_view
+from debertakit.objectives.pairs import PairPrediction, segments
+from debertakit.objectives.plm import permuted_view
+from debertakit.pretraining.backbones import make_backbone
 from debertakit.text.packing import PackedBatch
+
+Phase = Literal["all", "warmup", "generator", "discriminator"]
+"""What one update of a step trains; all but the first are replaced-token detection's."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +39,37 @@ class Part:
 
 
 class Trainee(nn.Module):
-    def __init__(self, model: DebertaForMaskedLM, objectives: Objectives):
+    def __init__(self, model: Any, objectives: Objectives):
         super().__init__()
         self.model = model
+        self.backbone = make_backbone(model)
         self.weights = objectives.weights
-        self.objectives: Any = nn.ModuleDict(build(objectives, model.config))
-        positions = model.deberta.embeddings.position_embeddings
-        decodes = any(objective.decodes for objective in self.objectives.values())
-        if positions is not None and not model.config.position_biased_input:
-            positions.requires_grad_(decodes)  # DDP waits for the gradient of every parameter that asks for one
+        self.objectives: Any = nn.ModuleDict(build(objectives, self.backbone))
+        for name, objective in self.objectives.items():
+            if objective.view not in self.backbone.views:
+                raise ValueError(
+                    f"{type(model).__name__} cannot be trained on {name}: it reads {' and '.join(self.backbone.views)} "
+                    f"text, and {name} needs it {objective.view}"
+                )
+        if isinstance(model, DebertaForMaskedLM):
+            positions = model.deberta.embeddings.position_embeddings
+            decodes = any(objective.decodes for objective in self.objectives.values())
+            if positions is not None and not model.config.position_biased_input:
+                positions.requires_grad_(decodes)  # DDP waits for the gradient of every parameter that asks for one
+
+    @property
+    def models(self) -> dict[str, Any]:
+        """Each is exported; ``model`` to the run's folder, others to a folder of their name in it."""
+        return {"model": self.model}
+
+    @property
+    def trains_all(self) -> bool:
+        """Every parameter gets a gradient in every phase."""
+        return True
+
+    def phases(self, step: int) -> tuple[Phase, ...]:
+        """The updates of a step, by what each trains."""
+        return ("all",)
 
     def prepare(self, batch: PackedBatch, context: Context, progress: float) -> Part:
         """Corrupt a batch as the objectives need it. Runs on the CPU, before the model is called."""
@@ -48,19 +78,24 @@ class Trainee(nn.Module):
         views: dict[str, View] = {}
         if "causal" in names:
             views["causal"] = causal_view(batch)
+        if "permuted" in names:
+            views["permuted"] = permuted_view(batch, context, progress)
+        if "infilled" in names:
+            views["infilled"] = infilled_view(batch, context, progress)
         if "masked" in names:
             labels = None
-            if any(isinstance(objective, NextSentencePrediction) for objective in objectives.values()):
-                batch, labels = pair_up(batch, context)
+            for objective in objectives.values():
+                if isinstance(objective, PairPrediction):
+                    batch, labels = objective.pair_up(batch, context)
             view = masked_view(batch, context, progress)
             if labels is not None:
                 between = segments(view, context.shards.vocabulary["sep"])
-                view = View(view.ids, view.lengths, False, between, view.masked, labels)
+                view = replace(view, segments=between, pair_labels=labels)
             views["masked"] = view
         asked = {name: objective.ask(views[objective.view]) for name, objective in objectives.items()}
         return Part(views, asked, len(batch.input_ids))
 
-    def forward(self, part: Part, totals: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, part: Part, totals: Tensor, phase: Phase = "all") -> tuple[Tensor, Tensor]:
         """The weighted loss of this part, and [objectives, 2]: each one's summed loss and right predictions.
 
         ``totals`` [objectives]: terms of each objective in the whole step.
@@ -72,19 +107,34 @@ class Trainee(nn.Module):
             here = {name: o for name, o in self.objectives.items() if o.view == view_name}
             decoded = _rows(part.asked[name].rows for name, o in here.items() if o.decodes)
             plain = _rows(part.asked[name].rows for name, o in here.items() if not o.decodes)
-            from_decoder, from_last = hidden_rows(self.model, view.packed(), decoded, plain)
+            from_decoder, from_last = self.backbone.hidden_rows(view, decoded, plain)
             for name, objective in here.items():
                 rows, hidden = (decoded, from_decoder) if objective.decodes else (plain, from_last)
+                assert rows is not None
                 assert hidden is not None
                 asked = part.asked[name]
-                own = hidden if len(rows) == len(asked.rows) else hidden[torch.searchsorted(rows, asked.rows)]
-                outcome = objective.loss(self.model, own, asked, view)
+                own = hidden[torch.searchsorted(rows, asked.rows)]
+                outcome = objective.loss(self.backbone, own, asked, view)
                 loss = loss + self.weights[name] * outcome.loss / shares[name]
                 figures[name] = torch.stack([outcome.loss.detach(), outcome.correct])
         return loss, torch.stack([figures[name] for name in self.objectives])
 
+    def further_figures(self, parts: list[Part], gather: Any) -> dict[str, float]:
+        """What an evaluation says besides losses and accuracies."""
+        return {}
 
-def _rows(rows: Any) -> Any:
+    def to_files(self, weights: State) -> dict[str, State]:
+        """What each file of a checkpoint holds."""
+        model = {key.removeprefix("model."): value for key, value in weights.items() if key.startswith("model.")}
+        heads = {key: value for key, value in weights.items() if not key.startswith("model.")}
+        return {"model.safetensors": model, **({"heads.safetensors": heads} if heads else {})}
+
+    def from_files(self, files: dict[str, State]) -> State:
+        model = {f"model.{key}": value for key, value in files["model.safetensors"].items()}
+        return model | files.get("heads.safetensors", {})
+
+
+def _rows(rows: Iterable[Tensor]) -> Tensor | None:
     """The rows that several objectives ask for, each once, ascending; None if nobody asks."""
     asked = list(rows)
     return torch.unique(torch.cat(asked)) if asked else None

@@ -25,7 +25,7 @@ import numpy as np
 from debertakit.text import boundaries
 from debertakit.text.documents import Counts, Source, TxtDocument, source
 from debertakit.text.encoding import Encoded, encode_all
-from debertakit.text.progress import TokenProgress
+from debertakit.text.progress import Progress
 from debertakit.text.shards import (
     FORMAT,
     MANIFEST,
@@ -214,7 +214,8 @@ def _tokenise(folder: Path, manifest: dict, reader: Source, tokenizer: Any, enti
     specials = [i for i in vocabulary["special"] if i != vocabulary["unk"]]
     encoder_args = (tokenizer.backend_tokenizer.to_str(), specials, dtype, manifest["language"], entities)
     writer = _ShardWriter(folder, manifest)
-    with TokenProgress(reader.bytes_total, reader.bytes_read if shards else 0, writer.tokens) as progress:
+    before = reader.bytes_read if shards else 0
+    with Progress("tokenising", "tokens", reader.bytes_total, before, writer.tokens) as progress:
         for batch, encoded in encode_all(
             itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder_args
         ):

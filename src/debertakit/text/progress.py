@@ -1,26 +1,28 @@
-"""Progress of the preparation of a corpus: tokens, tokens a second, time left."""
+"""Progress of long work over files: how much is made, how fast, and the time left by what is read of them."""
 
 import sys
 import time
 
 
-class TokenProgress:
+class Progress:
     """A bar on a terminal; elsewhere a line every five seconds."""
 
-    def __init__(self, total_bytes: int, bytes_before: int, tokens_before: int):
-        """``before``: what an earlier, interrupted run has done."""
+    def __init__(self, label: str, unit: str, total: int, read_before: int = 0, made_before: int = 0):
+        """``before``: what an earlier, interrupted run has done. ``total`` 0: nobody knows."""
+        from rich import progress
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-        self.total, self.bytes_before, self.tokens_before = total_bytes, bytes_before, tokens_before
+        self.label, self.unit = label, unit
+        self.total, self.read_before, self.made_before = total, read_before, made_before
         self.began = self.printed = time.monotonic()
-        columns = [TextColumn("tokenising"), BarColumn(), TextColumn("{task.fields[note]}"), TimeRemainingColumn()]
+        text, bar, left = progress.TextColumn, progress.BarColumn, progress.TimeRemainingColumn
+        columns = [text(label), bar(), text("{task.fields[note]}"), left()]
         console = Console(stderr=True)
-        self.bar = Progress(*columns, console=console, transient=True) if console.is_terminal else None
+        self.bar = progress.Progress(*columns, console=console, transient=True) if console.is_terminal else None
         if self.bar:
-            self.task = self.bar.add_task("", total=total_bytes or None, note="")
+            self.task = self.bar.add_task("", total=total or None, note="")
 
-    def __enter__(self) -> "TokenProgress":
+    def __enter__(self) -> "Progress":
         if self.bar:
             self.bar.start()
         return self
@@ -29,14 +31,21 @@ class TokenProgress:
         if self.bar:
             self.bar.stop()
 
-    def show(self, tokens: int, bytes_read: int) -> None:
+    def show(self, made: int, read: int) -> None:
         now = time.monotonic()
-        rate = (tokens - self.tokens_before) / max(now - self.began, 1e-9)
-        note = f"{tokens / 1e6:.1f} M tokens, {rate / 1e3:,.0f} k/s"
+        rate = (made - self.made_before) / max(now - self.began, 1e-9)
+        note = f"{_short(made)} {self.unit}, {_short(rate)}/s"
         if self.bar:
-            self.bar.update(self.task, completed=bytes_read, note=note)
+            self.bar.update(self.task, completed=read, note=note)
         elif now - self.printed >= 5:
             self.printed = now
-            pace = (bytes_read - self.bytes_before) / (now - self.began)
-            left = f", {(self.total - bytes_read) / pace:.0f} s left" if self.total and pace > 0 else ""
-            print(f"tokenising: {note}{left}", file=sys.stderr, flush=True)
+            pace = (read - self.read_before) / (now - self.began)
+            left = f", {(self.total - read) / pace:.0f} s left" if self.total and pace > 0 else ""
+            print(f"{self.label}: {note}{left}", file=sys.stderr, flush=True)
+
+
+def _short(number: float) -> str:
+    for size, letter in ((1e6, " M"), (1e3, " k")):
+        if number >= size:
+            return f"{number / size:,.1f}{letter}"
+    return f"{number:,.0f}"

@@ -1,0 +1,69 @@
+"""Fine-tuning on a real pretrained model: MiniLM on SST-2, RTE, STS-B and WNUT-17, whole, with one seed each.
+
+    python benchmarks/finetune_minilm.py DATA --out DIR [--model DIR] [--only rte]
+
+DATA holds glue/SST-2, glue/RTE, glue/STS-B and wnut17. Run again, it goes on where it was. The table is DIR/table.md.
+"""
+
+import argparse
+import json
+import time
+from pathlib import Path
+
+from minilm import minilm
+from transformers.utils import logging
+
+from debertakit import evaluate, finetune
+
+# The recipes of models this small (recipes.py: learning rate 1e-4, warm-up 0.1), but for what stands here.
+JOBS = {
+    "rte": ("glue/RTE", "accuracy", {"epochs": 8, "lr": 5e-5, "batch_size": 16}),
+    "stsb": ("glue/STS-B", "spearman", {"epochs": 6, "batch_size": 16}),
+    "wnut17": ("wnut17", "f1", {"epochs": 15, "batch_size": 16, "lr": 2e-4}),
+    "sst2": ("glue/SST-2", "accuracy", {"epochs": 3, "evaluate_every": 700, "early_stopping": 4}),
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--model", type=Path, default=None, help="another model instead of MiniLM")
+    parser.add_argument("--only", choices=JOBS, action="append")
+    arguments = parser.parse_args()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    model = arguments.model or minilm()
+    lines = [f"{model.parent.name if arguments.model is None else model.name}", ""]
+    lines += ["| task | metric | dev | test | training | evaluation of dev |", "|---|---|---|---|---|---|"]
+    for task in arguments.only or JOBS:
+        folder, metric, settings = JOBS[task]
+        out = arguments.out / task
+        result = finetune(model, out, task=task, data=arguments.data / folder, resume=True, **settings)
+        began = time.monotonic()
+        evaluate(out, task=task, data=arguments.data / folder)
+        seconds = time.monotonic() - began
+        test = evaluate(out, task=task, data=arguments.data / folder, split="test").scores.get(metric)
+        lines.append(
+            f"| {task} | {metric} | {result.scores[metric]:.2f} | {'-' if test is None else f'{test:.2f}'} | "
+            f"{result.seconds:,.0f} s | {seconds:.1f} s |"
+        )
+        print(lines[-1], flush=True)
+        (arguments.out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
+        (arguments.out / "versions.json").write_text(json.dumps(versions(), indent=1), encoding="utf-8")
+
+
+def versions() -> dict[str, str | int]:
+    import torch
+    import transformers
+
+    return {
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "threads": torch.get_num_threads(),
+        "date": time.strftime("%Y-%m-%d"),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,72 @@
+"""Which tokens made a classifier say what it said: integrated gradients, by captum.
+
+With x the word embeddings of the text, x' those of the same text with every word replaced by padding (special tokens
+stay), and f the logit of a label,
+
+    score(token) = sum over its embedding of (x - x') * integral_0^1 df(x' + a (x - x')) / dx da
+
+Completeness: the scores sum to f(x) - f(x'), up to the error of the numeric integral, which is handed back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from debertakit.explain.parts import readable
+
+
+@dataclass(frozen=True)
+class Attribution:
+    tokens: list[str]
+    scores: list[float]
+    """Positive: for the label; negative: against it."""
+    label: str
+    change: float
+    """f(x) - f(x'): what the scores should sum to."""
+
+    @property
+    def error(self) -> float:
+        return sum(self.scores) - self.change
+
+
+def attribute(
+    model: Any, tokenizer: Any, text: str, pair: str | None = None, *, label: int | None = None, steps: int = 64
+) -> Attribution:
+    """For a label of a sequence classifier (None: the most probable), ours or transformers'."""
+    try:
+        from captum.attr import IntegratedGradients
+    except ImportError:
+        raise ImportError("attributions need captum: pip install 'debertakit[explain]'") from None
+    if not text.strip():
+        raise ValueError("the text is empty")
+    model.eval()
+    encoded = tokenizer(text, pair, return_tensors="pt", return_special_tokens_mask=True)
+    ids = encoded["input_ids"]
+    special = encoded["special_tokens_mask"].bool()
+    table = model.get_input_embeddings()
+    with torch.no_grad():
+        words = table(ids)
+        blank = table(torch.where(special, ids, torch.full_like(ids, tokenizer.pad_token_id)))
+
+    segments = {key: value for key, value in encoded.items() if key == "token_type_ids"}
+
+    def logits(embedded: torch.Tensor) -> torch.Tensor:
+        batch = {key: value.expand(len(embedded), -1) for key, value in segments.items()}
+        return model(inputs_embeds=embedded, **batch).logits
+
+    with torch.no_grad():
+        said, before = logits(words)[0], logits(blank)[0]
+    if label is None:
+        label = int(said.argmax())
+    if not 0 <= label < len(said):
+        raise ValueError(f"this classifier has no label {label}; it has 0 to {len(said) - 1}")
+    scores = IntegratedGradients(logits).attribute(words, blank, target=label, n_steps=steps, internal_batch_size=16)
+    return Attribution(
+        [readable(tokenizer, piece) for piece in ids[0].tolist()],
+        scores[0].sum(-1).tolist(),
+        str(model.config.id2label.get(label, label)),
+        float(said[label] - before[label]),
+    )

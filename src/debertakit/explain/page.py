@@ -1,0 +1,88 @@
+"""The attention explorer as one HTML file: script, style and data inside, nothing fetched.
+
+``page_data`` is what page/explorer.js draws (its function ``draw(container, data)`` takes exactly this). Matrices go as
+one byte a cell, between the lowest and the highest value of their head, in base64: 1.2 MB for a model of 12 x 12
+heads over 40 tokens.
+"""
+
+import base64
+import json
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from debertakit.explain.parts import Anatomy, centred, profile, shares
+
+LARGEST = 40_000_000  # cells: past this a browser is no longer quick
+
+
+def page_data(models: Sequence[Sequence[Anatomy]]) -> dict[str, Any]:
+    """For each model its anatomies, the same texts in the same order."""
+    cells = sum(anatomy.attention.size * (1 + len(anatomy.parts)) for texts in models for anatomy in texts)
+    if cells > LARGEST:
+        longest = max(len(anatomy.tokens) for texts in models for anatomy in texts)
+        raise ValueError(
+            f"{cells:,} cells are too many for a page (up to {LARGEST:,}); the longest text has {longest} tokens: "
+            "give shorter or fewer texts"
+        )
+    return {"models": [_model_data(texts) for texts in models]}
+
+
+def _model_data(texts: Sequence[Anatomy]) -> dict[str, Any]:
+    layers, heads = texts[0].attention.shape[:2]
+    return {
+        "name": texts[0].model,
+        "layers": layers,
+        "heads": heads,
+        "parts": list(texts[0].parts),
+        "texts": [_text_data(text) for text in texts],
+    }
+
+
+def _text_data(anatomy: Anatomy) -> dict[str, Any]:
+    by_distance = profile(anatomy)
+    data: dict[str, Any] = {
+        "tokens": anatomy.tokens,
+        "matrices": {"attention": _compact(anatomy.attention)},
+        "profile": {"attention": _compact(by_distance.attention)},
+    }
+    # Row by row without their mean, which the softmax does not see.
+    data["matrices"] |= {name: _compact(centred(part)) for name, part in anatomy.parts.items()}
+    if by_distance.position is not None:
+        data["profile"]["position"] = _compact(by_distance.position)
+        data["shares"] = {name: np.round(share, 4).tolist() for name, share in shares([anatomy]).parts.items()}
+    return data
+
+
+def _compact(values: np.ndarray) -> dict[str, Any]:
+    """[layers, heads, ...] as bytes, with the lowest value and the step of each head."""
+    flat = values.reshape(values.shape[0] * values.shape[1], -1).astype(np.float64)
+    low, high = flat.min(1), flat.max(1)
+    step = (high - low) / 255
+    steps = np.rint((flat - low[:, None]) / np.where(step > 0, step, 1)[:, None]).astype(np.uint8)
+    return {
+        "bytes": base64.b64encode(steps.tobytes()).decode("ascii"),
+        "low": [float(f"{x:.6g}") for x in low],
+        "step": [float(f"{x:.6g}") for x in step],
+    }
+
+
+def write_page(models: Sequence[Sequence[Anatomy]], file: str | Path) -> None:
+    Path(file).write_text(page_html(page_data(models)), encoding="utf-8")
+
+
+def page_html(data: dict[str, Any]) -> str:
+    folder = files("debertakit.explain") / "page"
+    html = (folder / "page.html").read_text(encoding="utf-8")
+    # ASCII, and no "<": nothing in the data can end the script element that holds it.
+    inlined = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
+    for mark, content in (
+        ("/*style*/", (folder / "explorer.css").read_text(encoding="utf-8")),
+        ("/*script*/", (folder / "explorer.js").read_text(encoding="utf-8")),
+        ("/*data*/", inlined),  # last: a text that holds another mark stays a text
+    ):
+        html = html.replace(mark, content, 1)
+    return html

@@ -1,0 +1,204 @@
+"""A model on a set of examples: predictions, scores, and the file that keeps both.
+
+predictions-SPLIT.jsonl holds a line for each example: the example whole, what was predicted, how sure the model was.
+It is all that a comparison of two runs, or a report, needs.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from debertakit.finetuning import benchmarks
+from debertakit.finetuning.batches import Collator
+from debertakit.finetuning.examples import Choice, Kind, Question, Tagged, Task, Text, gold
+from debertakit.finetuning.features import Encoder, Row
+from debertakit.finetuning.files import SCORES, own_task
+from debertakit.finetuning.models import HEADS, PROBLEMS, load_config, load_model, load_tokenizer_of, longest_input
+from debertakit.finetuning.predict import Prediction, decide, row_logits
+from debertakit.finetuning.significance import Comparison, compare, mcnemar
+from debertakit.pretraining.loop import precision
+
+CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
+LABELLED = ("single-label", "multi-label", "tagging")
+SEQUENCE_KINDS = {problem: kind for kind, problem in PROBLEMS.items()}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    examples: Sequence[Any]
+    predictions: list[Prediction]
+    scores: dict[str, float]
+    """Empty where the examples have no labels."""
+    loss: float
+
+    @property
+    def values(self) -> list[Any]:
+        return [prediction.value for prediction in self.predictions]
+
+
+@dataclass
+class Evaluator:
+    """A model and all that it takes to run it on examples of a task."""
+
+    model: Any
+    task: Task
+    encoder: Encoder
+    dtype: Any = None
+    threshold: float = 0.0
+    """Of "no answer" (predict.decide)."""
+
+    def __call__(self, examples: Sequence[Any], rows: list[Row] | None = None) -> Evaluation:
+        """``rows``: the examples, encoded before."""
+        kind = self.task.kind
+        rows = self.encoder.encode(examples).rows if rows is None else rows
+        logits, loss = row_logits(self.model, rows, kind, Collator(self.encoder.tokenizer, kind), self.dtype)
+        predictions = decide(kind, examples, rows, logits, self.encoder.labels, self.threshold)
+        evaluation = Evaluation(examples, predictions, {}, loss)
+        if any(gold(example) is None for example in examples):
+            return evaluation
+        return Evaluation(examples, predictions, self.task.score(examples, evaluation.values), loss)
+
+
+def load_evaluator(model: str | Path, task: Task) -> Evaluator:
+    """A fine-tuned model, ready for examples of ``task``."""
+    config = load_config(model)
+    if HEADS[task.kind] != HEADS[kind_of_model(model, config)]:
+        raise ValueError(f"{model} is a model for {kind_of_model(model, config)}, and this is a {task.kind} task")
+    labels = tuple(config.id2label[i] for i in range(config.num_labels)) if task.kind in LABELLED else ()
+    tokenizer, network = load_tokenizer_of(model), load_model(model, task.kind, labels)
+    record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
+    threshold = metrics.get("no_answer_threshold", 0.0)
+    encoder = Encoder(task.kind, tokenizer, labels, record.get("max_length") or longest_input(network, tokenizer)[0])
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    network.to(device)
+    return Evaluator(
+        network, task, encoder, precision("auto", device), float("inf") if threshold is None else threshold
+    )
+
+
+def kind_of_model(model: str | Path, config: Any) -> Kind:
+    """By the head that was saved."""
+    head = str((config.architectures or [""])[0])
+    for kind in ("tagging", "qa", "choice"):
+        if head.endswith(HEADS[kind]):
+            return kind
+    if not head.endswith("SequenceClassification"):
+        raise ValueError(f"{model} has no head for a task (it is a {head or 'bare encoder'}); fine-tune it first")
+    if config.problem_type in SEQUENCE_KINDS:
+        return SEQUENCE_KINDS[config.problem_type]
+    return "regression" if config.num_labels == 1 else "single-label"
+
+
+def evaluate(
+    model: str | Path,
+    *,
+    task: str | Task | None = None,
+    data: str | Path | None = None,
+    file: str | Path | None = None,
+    split: str = "dev",
+    **columns: Any,
+) -> Evaluation:
+    """A fine-tuned model on a split of a benchmark, or on a file of one's own (columns as in ``files.own_task``)."""
+    if (task is None) == (file is None):
+        raise ValueError("give either a task and its folder of data, or a file to evaluate on")
+    if file is not None:
+        chosen = own_task(Path(file), kind=kind_of_model(model, load_config(model)), **columns)
+        examples = chosen.read(Path())["train"]
+    else:
+        chosen = benchmarks.task(task) if isinstance(task, str) else task  # type: ignore[assignment]
+        splits = read_benchmark(chosen, data)
+        if not splits.get(split):
+            raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
+        examples = splits[split]
+    return load_evaluator(model, chosen)(examples)
+
+
+def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Any]]:
+    if data is None and task.name in benchmarks.TASKS:
+        raise ValueError(f"{task.name} needs its data: a folder, or hf for the hub")
+    return dict(task.read(Path(data) if data is not None else Path()))
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def write_predictions(path: Path, evaluation: Evaluation) -> None:
+    with path.open("w", encoding="utf-8") as file:
+        for example, prediction in zip(evaluation.examples, evaluation.predictions, strict=True):
+            line: dict[str, Any] = {"example": asdict(example), "prediction": prediction.value}
+            if prediction.probabilities:
+                line["probabilities"] = [round(p, 5) for p in prediction.probabilities]
+            if prediction.answers:
+                line["answers"] = prediction.answers
+                line["no_answer"] = prediction.no_answer
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+
+def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
+    """Examples and the prediction for each."""
+    if not path.is_file():
+        raise ValueError(f"no predictions at {path}")
+    cls = CLASSES.get(kind, Text)
+    examples, values = [], []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            record = json.loads(line)
+            example = cls(**{key: _tuple(value) for key, value in record["example"].items()})
+            value = _tuple(record["prediction"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"{path}, line {number}: not a prediction of a {kind} task ({error})") from None
+        examples.append(example)
+        values.append(value)
+    return examples, values
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: int = 1000) -> Comparison:
+    """Two folders that ``finetune`` made, with one run or with seeds, on the metric that they were chosen by."""
+    sides = [_runs(Path(folder)) for folder in (a, b)]
+    records = [_json(run / "run.json") for side in sides for run in side]
+    for name in ("task", "kind", "metric"):
+        found = {record.get(name) for record in records}
+        if len(found) > 1:
+            raise ValueError(f"{a} and {b} are runs of different tasks: {name} {' and '.join(map(str, found))}")
+    name, kind = records[0]["task"], records[0]["kind"]
+    task = benchmarks.TASKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
+    files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
+    return compare_predictions(files[0], files[1], task, resamples)
+
+
+def _runs(folder: Path) -> list[Path]:
+    runs = sorted(folder.glob("seed-*[0-9]")) or [folder]
+    for run in runs:
+        if not (run / "run.json").is_file():
+            raise ValueError(f"{run} is not a finished run of finetune: no run.json in it")
+    return runs
+
+
+def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = 1000) -> Comparison:
+    """Files of the same split by two systems, one for each seed, on the task's metric."""
+    sides = [[read_predictions(path, task.kind) for path in paths] for paths in (a, b)]
+    examples = sides[0][0][0]
+    for paths, runs in zip((a, b), sides, strict=True):
+        for path, (others, _) in zip(paths, runs, strict=True):
+            if others != examples:
+                raise ValueError(f"{path} and {a[0]} are predictions on different examples")
+    a_values, b_values = ([values for _, values in side] for side in sides)
+
+    def metric(chosen: Sequence[Any], predictions: Sequence[Any]) -> float:
+        return task.score(chosen, predictions)[task.metric]
+
+    found = compare(examples, a_values, b_values, metric, resamples=resamples)
+    if task.metric != "accuracy" or len(a) > 1:
+        return found
+    labels = [gold(example) for example in examples]
+    right = [[x == y for x, y in zip(labels, side[0], strict=True)] for side in (a_values, b_values)]
+    return replace(found, mcnemar_p=mcnemar(*right))

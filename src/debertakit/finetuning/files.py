@@ -1,0 +1,234 @@
+"""Files of one's own: tables of texts, tagged words, questions, options; the kind of task follows from them.
+
+    file                                       examples   kind
+    CSV, TSV, JSONL, JSON, Parquet             Text       regression if the labels are numbers with fractions,
+      with columns ``text``, ``label``                    multi-label if they are lists or ``separator`` joins them,
+                                                          else single-label
+      and ``options``                          Choice     choice
+    CoNLL: no ``text`` column is named         Tagged     tagging
+    SQuAD's .json: likewise                    Question   qa
+
+What is unseen in training cannot be predicted: rows of dev and test whose label is new are skipped and counted.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from debertakit.finetuning import metrics
+from debertakit.finetuning.choices import choices
+from debertakit.finetuning.conll import read_conll, tag_names
+from debertakit.finetuning.examples import Choice, Example, Kind, Tagged, Task, Text, gold
+from debertakit.finetuning.problems import LIMIT, Problems, shorten
+from debertakit.finetuning.qa import read_squad
+from debertakit.finetuning.rows import SUFFIXES, Row, quoting_of, read_rows, table
+from debertakit.finetuning.texts import Columns, Label, ReadLabel, blank, number, texts
+
+_TABLES = (".tsv", ".csv", ".txt")
+SCORES: dict[Kind, tuple[Callable[..., dict[str, float]], str]] = {
+    "single-label": (metrics.classification, "accuracy"),
+    "multi-label": (metrics.multi_label, "micro_f1"),
+    "regression": (metrics.correlation, "pearson"),
+    "tagging": (metrics.entities, "f1"),
+    "qa": (metrics.squad, "f1"),
+    "choice": (metrics.accuracy, "accuracy"),
+}
+
+
+def own_task(
+    train: Path | None,
+    dev: Path | None = None,
+    test: Path | None = None,
+    *,
+    text: str | None = None,
+    pair: str | None = None,
+    label: str | None = None,
+    options: Sequence[str] = (),
+    separator: str | None = None,
+    kind: Kind | None = None,
+) -> Task:
+    """The task that these files make up. They are read at once; its ``read`` returns them for any folder.
+
+    Without ``train``, to evaluate: the first file decides.
+    """
+    paths = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path}
+    if not paths:
+        raise ValueError("give a file: train, dev or test")
+    splits: dict[str, list[Any]] = {}
+    for split, path in paths.items():
+        if not path.is_file():
+            raise ValueError(f"{path}: no such file")
+        seen = splits.get("train", ())
+        labelled = split != "test"
+        if options:
+            if not text or not label:
+                raise ValueError("a file with options needs the columns text and label")
+            splits[split] = read_choices(path, text=text, pair=pair, options=options, label=label, labelled=labelled)
+        elif text:
+            if not label:
+                raise ValueError("a table needs the column label")
+            splits[split] = read_table(
+                path, text=text, pair=pair, label=label, separator=separator, kind=kind, seen=seen, labelled=labelled
+            )
+        elif path.suffix == ".json":
+            splits[split] = list(read_squad(path, train=split == "train"))
+        else:
+            splits[split] = _known_types(path, read_conll(path, labelled=labelled), seen)
+    first = next(iter(splits.values()))
+    found = kind or kind_of(first)
+    score, metric = SCORES[found]
+    return Task(
+        name="own",
+        kind=found,
+        read=lambda _: splits,
+        score=score,
+        metric=metric,
+        labels=tag_names(first) if found == "tagging" else None,
+        write=write,
+        files={"test": "predictions.jsonl"},
+    )
+
+
+def read_table(
+    path: Path,
+    *,
+    text: str,
+    pair: str | None = None,
+    label: str | None = None,
+    separator: str | None = None,
+    kind: Kind | None = None,
+    seen: Sequence[Text] = (),
+    labelled: bool = True,
+) -> list[Text]:
+    """Texts of a table. ``seen``: the training examples, which fix the kind and the labels of the other files;
+    ``labelled`` False: a file that may be without labels."""
+    problems = Problems(path)
+    rows = list(_rows(path, problems, [name for name in (text, pair, label) if name]))
+    columns = Columns(
+        (text.casefold(),), (pair.casefold(),) if pair else (), (label.casefold(),) if label else (), id=("id",)
+    )
+    inferred = not seen and kind is None
+    if seen:
+        kind = kind_of(seen)
+    elif kind is None and label:
+        values = [{key.casefold(): value for key, value in row.values.items()}.get(label.casefold()) for row in rows]
+        kind = infer_kind(
+            [value.split(separator) if separator and isinstance(value, str) else value for value in values]
+        )
+    known = None if kind == "regression" or not seen else _labels(seen)
+    read_label = _label_reader(kind or "single-label", separator, known)
+    examples = texts(iter(rows), problems, columns, read_label, labelled and label is not None)
+    problems.finish(len(examples))
+    if kind == "single-label" and inferred:
+        _not_free_text(path, examples)
+    return examples
+
+
+def read_choices(
+    path: Path, *, text: str, options: Sequence[str], label: str, pair: str | None = None, labelled: bool = True
+) -> list[Choice]:
+    """``options``: their columns, or the one column that holds a list of them."""
+    problems = Problems(path)
+    rows = _rows(path, problems, [name for name in (text, pair, label, *options) if name])
+    examples = choices(rows, problems, text, pair, options, label, labelled=labelled)
+    problems.finish(len(examples))
+    return examples
+
+
+def infer_kind(labels: Sequence[Any]) -> Kind:
+    """Of the values of a label column. Up to 5 % that are no numbers do not make numbers classes."""
+    given = [value for value in labels if not blank(value)]
+    if any(isinstance(value, (list, tuple)) for value in given):
+        return "multi-label"
+    scores = [float(value) for value in given if _is_number(value)]
+    fractions = any(score % 1 for score in scores)  # NaN and infinity included
+    return "regression" if fractions and len(scores) >= (1 - LIMIT) * len(given) else "single-label"
+
+
+def kind_of(examples: Sequence[Example]) -> Kind:
+    """Of examples that have been read."""
+    first = examples[0]
+    if isinstance(first, Text):
+        label = gold(first)
+        return {tuple: "multi-label", float: "regression"}.get(type(label), "single-label")  # type: ignore[return-value]
+    return "tagging" if isinstance(first, Tagged) else "choice" if isinstance(first, Choice) else "qa"
+
+
+def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
+    """{"id": ..., "prediction": ...} a line."""
+    with path.open("w", encoding="utf-8") as file:
+        for example, prediction in zip(examples, predictions, strict=True):
+            file.write(json.dumps({"id": example.id, "prediction": prediction}, ensure_ascii=False) + "\n")
+
+
+def _rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[Row]:
+    """Columns given as numbers, from 1: the table has no header."""
+    if path.suffix not in SUFFIXES:
+        raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")
+    if path.suffix not in _TABLES:
+        return read_rows(path, problems)
+    headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
+    known = [name.casefold() for name in columns]
+    return table(path, problems, quoting=quoting_of(path), known=known, headless=headless)
+
+
+def _label_reader(kind: Kind, separator: str | None, known: set[str] | None) -> ReadLabel:
+    def checked(name: str) -> str:
+        if known is not None and name not in known:
+            raise ValueError("label unseen in training", shorten(name))
+        return name
+
+    def single(value: Any) -> Label | None:
+        if isinstance(value, (list, dict)):
+            raise ValueError("not a single label", shorten(value))
+        return None if blank(value) else checked(str(value).strip())
+
+    def several(value: Any) -> Label | None:
+        if value is None:
+            return None
+        names = value if isinstance(value, (list, tuple)) else str(value).split(separator) if separator else [value]
+        return tuple(checked(str(name).strip()) for name in names if not blank(name))
+
+    def score(value: Any) -> Label | None:
+        return None if blank(value) else number(value)
+
+    readers: Mapping[Kind, ReadLabel] = {"single-label": single, "multi-label": several, "regression": score}
+    if kind not in readers:
+        raise ValueError(f"a table of texts is not for {kind}; its kinds are {', '.join(readers)}")
+    return readers[kind]
+
+
+def _labels(examples: Sequence[Text]) -> set[str]:
+    return {name for e in examples for name in (e.label if isinstance(e.label, tuple) else (str(e.label),))}
+
+
+def _not_free_text(path: Path, examples: Sequence[Text]) -> None:
+    labels = _labels(examples)
+    if len(examples) >= 20 and len(labels) > len(examples) / 2:
+        some = ", ".join(shorten(label) for label in sorted(labels)[:3])
+        raise ValueError(f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); the right column?")
+
+
+def _known_types(path: Path, examples: list[Tagged], seen: Sequence[Tagged]) -> list[Tagged]:
+    """Without sentences that have a type of entity which training does not."""
+    if not seen:
+        return examples
+    known, problems = set(tag_names(seen)), Problems(path, "sentence")
+    kept = []
+    for example in examples:
+        new = sorted(set(example.tags or ()) - known)
+        if new:
+            problems.skip(int(example.id) + 1, "label unseen in training", new[0])
+        else:
+            kept.append(example)
+    problems.finish(len(kept))
+    return kept
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        float(value)
+    except (TypeError, ValueError):
+        return False
+    return not isinstance(value, bool)

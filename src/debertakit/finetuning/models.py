@@ -1,0 +1,146 @@
+"""What is fine-tuned: a pretrained encoder under the head that the kind of task needs.
+
+A DeBERTa gets our classes, any other encoder transformers' own; weights are fp32 whatever the file holds.
+"""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from debertakit.config import MODEL_TYPES, DebertaConfig
+from debertakit.finetuning.examples import Kind
+from debertakit.text.tokenizers import load_tokenizer
+
+HEADS: dict[Kind, str] = {
+    "single-label": "SequenceClassification",
+    "multi-label": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "tagging": "TokenClassification",
+    "qa": "QuestionAnswering",
+    "choice": "MultipleChoice",
+}
+PROBLEMS: dict[Kind, str] = {
+    "single-label": "single_label_classification",
+    "multi-label": "multi_label_classification",
+    "regression": "regression",
+}
+LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
+
+
+def load_config(path: str | Path) -> Any:
+    from transformers import AutoConfig
+
+    folder = Path(path)
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise ValueError(f"{path} is not a model: no config.json in it")
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no model folder, and no hub model within reach: {_first_line(error)}") from None
+    return DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
+
+
+def load_tokenizer_of(path: str | Path) -> Any:
+    """Ours for DeBERTa (see text/tokenizers.py for why), transformers' for the rest."""
+    if load_config(path).model_type in MODEL_TYPES:
+        return load_tokenizer(path)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} holds no tokenizer: {_first_line(error)}") from None
+
+
+def load_model(path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_dropout: float | None = None) -> Any:
+    """The model of a folder or hub name under a head for ``kind``, new unless the file has one that fits."""
+    config = load_config(path)
+    ours = config.model_type in MODEL_TYPES
+    fields: dict[str, Any] = {}
+    if kind == "regression":
+        fields["num_labels"] = 1
+    elif labels:
+        fields["id2label"] = dict(enumerate(labels))
+        fields["label2id"] = {label: index for index, label in enumerate(labels)}
+    if kind in PROBLEMS:
+        fields["problem_type"] = PROBLEMS[kind]
+    if cls_dropout is not None:
+        fields["cls_dropout" if ours else "classifier_dropout"] = cls_dropout
+    if ours:
+        from debertakit import heads
+
+        cls = getattr(heads, f"DebertaFor{HEADS[kind]}")
+    else:
+        import transformers
+
+        cls = getattr(transformers, f"AutoModelFor{HEADS[kind]}")
+    return cls.from_pretrained(path, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
+
+
+def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
+    """Tokens that the model was made for, and whether more are impossible (absolute positions end there)."""
+    config = model.config
+    longest = min(config.max_position_embeddings, tokenizer.model_max_length)
+    if config.model_type in MODEL_TYPES:
+        return longest, config.position_biased_input
+    for name, table in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
+            # RoBERTa and its kin count positions from behind the padding row.
+            taken = 0 if table.padding_idx is None else table.padding_idx + 1
+            return min(longest, table.num_embeddings - taken), True
+    return longest, False
+
+
+def head_names(model: Any) -> list[str]:
+    """The top-level modules that stand on the encoder and have weights."""
+    encoder = model.base_model_prefix
+    return [name for name, child in model.named_children() if name != encoder and any(True for _ in child.parameters())]
+
+
+def freeze_encoder(model: Any) -> None:
+    """Only the head learns."""
+    model.base_model.requires_grad_(False)
+
+
+def add_lora(model: Any, rank: int) -> Any:
+    """Low-rank updates beside the attention projections (alpha = 2 r); the head learns whole."""
+    try:
+        from peft import LoraConfig, get_peft_model
+        from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
+    except ImportError:
+        raise ImportError("--lora needs a package: pip install peft") from None
+    known = KNOWN.get(model.config.model_type)
+    targets = "all-linear" if known is None else list(known)
+    config = LoraConfig(
+        r=rank, lora_alpha=2 * rank, lora_dropout=0.05, target_modules=targets, modules_to_save=head_names(model)
+    )
+    return get_peft_model(model, config)
+
+
+def parameter_groups(model: nn.Module, decayed: set[str], lr: float, weight_decay: float, layer_decay: float) -> list:
+    """AdamW's groups. Depth d of D (embeddings 0, layer i: i + 1, head D) learns at lr * layer_decay ** (D - d)."""
+    names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
+    top = 2 + max((int(match[1]) for name in names if (match := LAYER.search(name))), default=-1)
+    encoder = tuple(f"{prefix}{model.base_model_prefix}." for prefix in ("", "base_model.model."))  # peft's wrapping
+
+    def depth(name: str) -> int:
+        match = LAYER.search(name)
+        if match:
+            return int(match[1]) + 1
+        return 0 if name.startswith(encoder) and "pooler" not in name else top
+
+    groups: dict[tuple[int, bool], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        if parameter.requires_grad:
+            groups.setdefault((depth(name), name in decayed), []).append(parameter)
+    return [
+        {"params": params, "lr": lr * layer_decay ** (top - level), "weight_decay": weight_decay if decays else 0.0}
+        for (level, decays), params in sorted(groups.items(), key=lambda entry: entry[0])
+    ]
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,77 @@
+"""How a model is fine-tuned. What is None is taken from the task's recipe for models of this size (recipes.py)."""
+
+from dataclasses import dataclass, replace
+
+from debertakit.finetuning.recipes import Hyperparameters
+
+LORA_RATE = 10
+"""LoRA's matrices begin at nothing and want a higher learning rate: this many times the recipe's."""
+HEAD_RATE = 1e-3
+"""Learning rate where only a head learns."""
+
+
+@dataclass(frozen=True)
+class Options:
+    epochs: float | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    """Examples a step."""
+    gradient_accumulation: int = 1
+    """Parts that a step is computed in, to save memory; the gradient is the same."""
+    warmup: float | None = None
+    """Steps; below 1: the share of all steps."""
+    weight_decay: float | None = None
+    cls_dropout: float | None = None
+    max_length: int | None = None
+    """Tokens; where the recipe has none either, what 99.5 % of the training texts need."""
+    sift: bool = False
+    sift_lambda: float | None = None
+    sift_step: float = 1e-4
+    sift_init: float = 1e-2
+    balanced: bool = False
+    """Rare classes weigh more."""
+    layer_decay: float = 1.0
+    """Each layer learns at this share of the rate of the one above it."""
+    lora: int | None = None
+    """Rank of the updates; None: all weights learn."""
+    freeze_encoder: bool = False
+    early_stopping: int | None = None
+    """Evaluations without a better score after which training ends."""
+    evaluate_every: int | None = None
+    """Steps between evaluations (and checkpoints); None: once an epoch."""
+    precision: str = "auto"
+    """bf16, fp32, or auto: bf16 where the hardware computes in it."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "lr", "batch_size", "gradient_accumulation", "max_length", "lora", "early_stopping"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name} is {value}; it must be more than 0")
+        for name in ("warmup", "weight_decay", "sift_lambda", "sift_step", "sift_init"):
+            value = getattr(self, name)
+            if value is not None and value < 0:
+                raise ValueError(f"{name} is {value}; it cannot be negative")
+        if not 0 < self.layer_decay <= 1:
+            raise ValueError(f"layer_decay is {self.layer_decay}; it lies between 0 and 1")
+        if self.precision not in ("auto", "bf16", "fp32"):
+            raise ValueError(f"unknown precision {self.precision!r}; choose from auto, bf16, fp32")
+        if self.lora is not None and self.freeze_encoder:
+            raise ValueError("lora already leaves the encoder's own weights alone; take it or freeze_encoder")
+        if self.batch_size is not None and self.batch_size % self.gradient_accumulation:
+            raise ValueError(f"batch_size={self.batch_size} does not divide into {self.gradient_accumulation} parts")
+
+
+def settle(options: Options, recipe: Hyperparameters) -> Options:
+    """Nothing left open but the maximum length, which may depend on the data."""
+    lr = recipe.lr * (LORA_RATE if options.lora is not None else 1)
+    recommended = {
+        "epochs": recipe.epochs,
+        "lr": HEAD_RATE if options.freeze_encoder else lr,
+        "batch_size": recipe.batch_size,
+        "warmup": recipe.warmup,
+        "weight_decay": recipe.weight_decay,
+        "cls_dropout": recipe.cls_dropout,
+        "sift_lambda": recipe.sift_lambda,
+    }
+    open_ones = {name: value for name, value in recommended.items() if getattr(options, name) is None}
+    return replace(options, **open_ones)  # type: ignore[arg-type]

@@ -1,0 +1,168 @@
+"""Logits to predictions.
+
+``row_logits`` runs the model over rows; ``decide`` turns what it says into one prediction for each example:
+
+    single-label  the label of the largest logit             multi-label  every label of probability >= 1/2
+    choice        the option of the largest logit            regression   the value
+    tagging       for each word the tag of its largest logit, from the window that shows most around it
+    qa            the best span of all windows, or "" when "no answer" beats it by more than a threshold
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from debertakit.finetuning.batches import Collator, budget_batches
+from debertakit.finetuning.examples import Kind
+from debertakit.finetuning.features import Row
+from debertakit.finetuning.losses import cells, task_logits, task_loss
+
+try:
+    from scipy.special import expit, softmax
+except ImportError:
+    raise ImportError("fine-tuning needs packages: pip install 'debertakit[finetune]'") from None
+
+BUDGET = {False: 2048, True: 32768}
+"""Tokens to a batch, on a CPU and on a GPU."""
+CANDIDATES = 20
+"""Starts and ends that are tried in each window, and answers kept for each question."""
+MAX_ANSWER_TOKENS = 30
+
+
+class Span(NamedTuple):
+    """An answer in its context."""
+
+    text: str
+    score: float
+    start: int
+
+
+@dataclass(frozen=True)
+class Prediction:
+    value: Any
+    """As the task's score and the leaderboard's file want it (examples.py)."""
+    probabilities: list[float] = field(default_factory=list)
+    """Of each label or option; of the labels when there may be several. Tagging: of each word's own tag."""
+    answers: list[Span] = field(default_factory=list)
+    """Question: the best answers, best first."""
+    no_answer: float = 0.0
+    """Question: score of "no answer" minus that of the best answer."""
+
+
+@torch.inference_mode()
+def row_logits(
+    model: Any, rows: Sequence[Row], kind: Kind, collate: Collator, dtype: torch.dtype | None = None
+) -> tuple[list[np.ndarray], float]:
+    """Logits of every row - [labels], [] (regression), [length, tags], [2, length] or [options] - and their mean loss,
+    which is not a number where a label is missing. ``dtype``: what autocast computes in."""
+    device = next(model.parameters()).device
+    budget = BUDGET[device.type == "cuda"]
+    total, count = 0.0, 0
+    was_training = model.training
+    model.eval()
+    found: list[np.ndarray] = [np.empty(0)] * len(rows)
+    for indices in budget_batches([row.tokens for row in rows], budget):
+        batch = {key: value.to(device) for key, value in collate([rows[i] for i in indices]).items()}
+        with torch.autocast(device.type, dtype, enabled=dtype is not None):
+            logits = task_logits(model, batch, kind)
+        labels = batch.get("labels")
+        total += float("nan") if labels is None else float(task_loss(kind, logits, labels))
+        count += 0 if labels is None else cells(labels)
+        for index, values in zip(indices, logits.cpu().numpy(), strict=True):
+            length = len(rows[index].ids[0])
+            if kind == "tagging":
+                values = values[:length]
+            elif kind == "qa":
+                values = values[:, :length]
+            elif kind == "choice":
+                values = values[: len(rows[index].ids)]
+            found[index] = values.copy()
+    model.train(was_training)
+    return found, total / max(count, 1)
+
+
+def decide(
+    kind: Kind,
+    examples: Sequence[Any],
+    rows: Sequence[Row],
+    logits: Sequence[np.ndarray],
+    labels: tuple[str, ...],
+    threshold: float = 0.0,
+) -> list[Prediction]:
+    """``threshold``: how much better than the best answer "no answer" must be to be given; infinity: never."""
+    if kind == "tagging":
+        return _tags(examples, rows, logits, labels)
+    if kind == "qa":
+        return _answers(examples, rows, logits, threshold)
+    if kind == "regression":
+        return [Prediction(float(value)) for value in logits]
+    if kind == "multi-label":
+        chances = [sigmoid(values) for values in logits]
+        return [
+            Prediction(tuple(label for label, p in zip(labels, row, strict=True) if p >= 0.5), row.tolist())
+            for row in chances
+        ]
+    best = [int(values.argmax()) for values in logits]
+    return [
+        Prediction(index if kind == "choice" else labels[index], softmax(values).tolist())
+        for index, values in zip(best, logits, strict=True)
+    ]
+
+
+def _tags(
+    examples: Sequence[Any], rows: Sequence[Row], logits: Sequence[np.ndarray], labels: tuple[str, ...]
+) -> list[Prediction]:
+    tags: list[list[str]] = [[""] * len(example.words) for example in examples]
+    chances: list[list[float]] = [[0.0] * len(example.words) for example in examples]
+    for row, values in zip(rows, logits, strict=True):
+        at_words = softmax(values[row.places[:, 1]])  # [words of this window, tags]
+        for (word, _), chance in zip(row.places, at_words, strict=True):
+            tags[row.example][word] = labels[int(chance.argmax())]
+            chances[row.example][word] = float(chance.max())
+    return [Prediction(tuple(found), chance) for found, chance in zip(tags, chances, strict=True)]
+
+
+def _answers(
+    examples: Sequence[Any], rows: Sequence[Row], logits: Sequence[np.ndarray], threshold: float
+) -> list[Prediction]:
+    spans: list[dict[str, Span]] = [{} for _ in examples]
+    nothing = [np.inf] * len(examples)
+    for row, (starts, ends) in zip(rows, logits, strict=True):
+        # Every window that does not hold the answer says "not here": the one that says it least counts.
+        outside = int(np.flatnonzero(row.places[:, 0] < 0)[0])  # [CLS]
+        nothing[row.example] = min(nothing[row.example], float(starts[outside] + ends[outside]))
+        context = examples[row.example].context
+        for start, end, score in best_spans(starts, ends, row.places[:, 0] >= 0):
+            begin = int(row.places[start, 0])
+            found = context[begin : row.places[end, 1]]
+            text = found.strip()
+            known = spans[row.example].get(text)
+            if text and (known is None or known.score < score):
+                spans[row.example][text] = Span(text, score, begin + found.index(text))
+    predictions = []
+    for candidates, none in zip(spans, nothing, strict=True):
+        ranked = sorted(candidates.values(), key=lambda span: -span.score)[:CANDIDATES]
+        difference = none - ranked[0].score if ranked else np.inf
+        value = ranked[0].text if ranked and difference <= threshold else ""
+        predictions.append(Prediction(value, answers=ranked, no_answer=float(difference)))
+    return predictions
+
+
+def best_spans(starts: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> list[tuple[int, int, float]]:
+    """The likeliest (start, end, score) inside the context, end not before start and not too far behind it."""
+    first = [int(i) for i in np.argsort(-starts) if inside[i]][:CANDIDATES]
+    last = [int(i) for i in np.argsort(-ends) if inside[i]][:CANDIDATES]
+    pairs = [(i, j, float(starts[i] + ends[j])) for i in first for j in last if i <= j < i + MAX_ANSWER_TOKENS]
+    return sorted(pairs, key=lambda span: -span[2])[:CANDIDATES]
+
+
+def softmax(logits: Any) -> np.ndarray:
+    """Over the last axis, in double precision."""
+    return torch.as_tensor(np.asarray(logits, np.float64)).softmax(-1).numpy()
+
+
+def sigmoid(logits: Any) -> np.ndarray:
+    return torch.as_tensor(np.asarray(logits, np.float64)).sigmoid().numpy()

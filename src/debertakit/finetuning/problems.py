@@ -1,0 +1,73 @@
+"""What is wrong with a file, said once, in few lines.
+
+A row that cannot be used is skipped, one that can be put right is repaired; both are counted. The first few are named
+with file and line, the rest only counted. A file with more than ``LIMIT`` of its rows skipped is refused: then it is
+not a few bad rows but the wrong column, the wrong separator, or the wrong file.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+LIMIT = 0.05
+NAMED = 3
+
+logger = logging.getLogger("debertakit.data")
+
+
+class _Problem(NamedTuple):
+    where: str
+    reason: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
+
+
+@dataclass
+class Problems:
+    """Those of one file, collected while it is read."""
+
+    path: Path
+    unit: str = "line"
+    skipped: list[_Problem] = field(default_factory=list)
+    repaired: list[_Problem] = field(default_factory=list)
+
+    def skip(self, number: int | str, reason: str, detail: str = "") -> None:
+        """The row is left out. ``reason`` is counted, ``detail`` only shown."""
+        self.skipped.append(self._problem(number, reason, detail))
+
+    def repair(self, number: int | str, reason: str, detail: str = "") -> None:
+        """The row is used, put right as the reason says; there is no limit to these."""
+        self.repaired.append(self._problem(number, reason, detail))
+
+    def finish(self, used: int) -> None:
+        """Say what happened; ``used`` is the number of rows that came through."""
+        total = used + len(self.skipped)
+        if not total:
+            raise ValueError(f"{self.path}: the file holds no examples")
+        if len(self.skipped) > LIMIT * total:
+            share = f"{len(self.skipped)} of {total} rows cannot be used"
+            raise ValueError(f"{self.skipped[0]}; {share} ({counts(self.skipped)}), more than {LIMIT:.0%}")
+        for problems, verdict in ((self.skipped, "; skipped"), (self.repaired, "")):
+            for problem in problems[:NAMED]:
+                logger.warning("%s%s", problem, verdict)
+            if len(problems) > NAMED:
+                logger.warning("%s: %d of %d rows: %s%s", self.path, len(problems), total, counts(problems), verdict)
+
+    def _problem(self, number: int | str, reason: str, detail: str) -> _Problem:
+        return _Problem(f"{self.path}, {self.unit} {number}", reason, detail)
+
+
+def counts(problems: Sequence[_Problem]) -> str:
+    """'9 empty text, 3 no label'"""
+    return ", ".join(f"{n} {reason}" for reason, n in Counter(p.reason for p in problems).most_common())
+
+
+def shorten(value: object, length: int = 40) -> str:
+    """A value from a file, short enough for one line of an error."""
+    text = repr(value)
+    return text if len(text) <= length else text[: length - 1] + "…"

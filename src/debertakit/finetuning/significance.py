@@ -1,0 +1,127 @@
+"""Is A better than B, or was it luck?
+
+Both predicted the same examples, so everything is paired. With m the metric on a set of examples (its mean over the
+seeds, where a side has several) and d = m(A) - m(B):
+
+    bootstrap         examples are drawn anew with replacement; the interval of d from its quantiles, and
+                      p = 2 min(P(d <= 0), P(d >= 0))
+    randomisation     each example's predictions change sides or do not; p = P(|d'| >= |d|), exact where all 2^n
+                      exchanges can be listed
+    McNemar           accuracy only: of the examples that one side alone has right, is half A's? Exact binomial test
+
+The bootstrap asks how d would move on other examples of the same kind, the other two how often equal systems would
+differ that much. Seeds are luck of another kind: ``summary``.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+Metric = Callable[[Sequence[Any], Sequence[Any]], float]
+"""Examples and a prediction for each -> a figure."""
+Runs = Sequence[Sequence[Any]]
+"""For each seed, a prediction for each example."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    a: float
+    b: float
+    low: float
+    high: float
+    """95 % interval of a - b."""
+    bootstrap_p: float
+    randomisation_p: float
+    mcnemar_p: float | None = None
+
+    @property
+    def difference(self) -> float:
+        return self.a - self.b
+
+
+def compare(
+    examples: Sequence[Any], a: Runs, b: Runs, metric: Metric, *, resamples: int = 1000, seed: int = 0
+) -> Comparison:
+    if len(a) != len(b) or not a:
+        raise ValueError(f"{len(a)} runs against {len(b)}: compare as many seeds of one as of the other")
+    for run in (*a, *b):
+        if len(run) != len(examples):
+            raise ValueError(f"{len(run)} predictions for {len(examples)} examples")
+    if len(examples) < 2:
+        raise ValueError("a comparison needs two examples or more")
+    from scipy import stats  # a second to import
+
+    n = len(examples)
+    both = [[*left, *right] for left, right in zip(a, b, strict=True)]  # prediction i of A: i; of B: n + i
+
+    def mean(chosen: np.ndarray, rows: np.ndarray) -> float:
+        picked = [examples[i] for i in chosen]
+        return float(np.mean([metric(picked, [run[i] for i in rows]) for run in both]))
+
+    def resampled(indices: np.ndarray) -> float:
+        return mean(indices, indices) - mean(indices, n + indices)
+
+    def exchanged(left: np.ndarray, right: np.ndarray) -> float:
+        return mean(everyone, left) - mean(everyone, right)
+
+    everyone = np.arange(n)
+    drawn = stats.bootstrap(
+        (everyone,), resampled, vectorized=False, n_resamples=resamples, method="percentile", rng=_draw(seed)
+    ).bootstrap_distribution
+    drawn = drawn[np.isfinite(drawn)]  # a correlation is not defined on every draw
+    low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
+    swapped = stats.permutation_test(
+        (everyone, n + everyone),
+        exchanged,
+        permutation_type="samples",
+        vectorized=False,
+        n_resamples=resamples,
+        rng=_draw(seed),
+    )
+    return Comparison(
+        mean(everyone, everyone),
+        mean(everyone, n + everyone),
+        float(low),
+        float(high),
+        _two_sided(drawn),
+        float(swapped.pvalue),
+    )
+
+
+def _two_sided(differences: np.ndarray) -> float:
+    """Never 0: the sample itself counts as one draw on either side."""
+    below, above = np.sum(differences <= 0), np.sum(differences >= 0)
+    return float(min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1)))
+
+
+def mcnemar(a_right: Sequence[bool], b_right: Sequence[bool]) -> float:
+    """p of the exact test that A alone is right as often as B alone."""
+    from scipy import stats
+
+    only_a = sum(x and not y for x, y in zip(a_right, b_right, strict=True))
+    only_b = sum(y and not x for x, y in zip(a_right, b_right, strict=True))
+    return float(stats.binomtest(only_a, only_a + only_b).pvalue) if only_a + only_b else 1.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    mean: float
+    sd: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f} ± {self.sd:.2f} (min {self.low:.2f}, max {self.high:.2f})"
+
+
+def summary(figures: Sequence[float]) -> Summary:
+    """Over seeds; sd with n - 1, and 0 for one seed."""
+    values = np.asarray(figures, dtype=float)
+    sd = float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    return Summary(float(values.mean()), sd, float(values.min()), float(values.max()))
+
+
+def _draw(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)

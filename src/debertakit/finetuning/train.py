@@ -1,0 +1,353 @@
+"""Fine-tuning: from a pretrained model and data to a model for a task.
+
+    from debertakit import finetune
+    result = finetune("my-deberta", train="train.csv", dev="dev.csv", text="a", label="y", out="run")
+    print(result.scores)
+
+A run is made in ``OUT.part`` and becomes ``OUT`` when it is whole: the model and its tokenizer, run.json (all that it
+was made with), log.jsonl, metrics.json, predictions on the dev set, a report and a model card.
+"""
+
+import json
+import math
+import os
+import shutil
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import EarlyStoppingCallback, TrainingArguments
+
+from debertakit.finetuning import benchmarks, report
+from debertakit.finetuning.batches import Collator
+from debertakit.finetuning.evaluation import Evaluator, read_benchmark, write_predictions
+from debertakit.finetuning.examples import Task
+from debertakit.finetuning.features import Encoder, Features, choose_length, find_labels
+from debertakit.finetuning.files import own_task
+from debertakit.finetuning.losses import class_weights
+from debertakit.finetuning.metrics import find_best_threshold
+from debertakit.finetuning.models import add_lora, freeze_encoder, load_model, load_tokenizer_of, longest_input
+from debertakit.finetuning.options import Options, settle
+from debertakit.finetuning.recipes import hyperparameters, model_size
+from debertakit.finetuning.sift import Sift
+from debertakit.finetuning.significance import Summary, summary
+from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
+from debertakit.pretraining.log import Log
+from debertakit.pretraining.loop import precision
+
+HELD_OUT = 0.1
+"""Share of the training examples that becomes the dev set where none is given, but no more than MOST_HELD_OUT."""
+MOST_HELD_OUT = 2000
+
+
+@dataclass(frozen=True)
+class Result:
+    folder: Path
+    scores: dict[str, float]
+    """On the dev set; over several seeds: their means."""
+    seconds: float
+    runs: list["Result"] = field(default_factory=list)
+    """One for each seed, where there are several."""
+
+    def summary(self, metric: str) -> Summary:
+        return summary([run.scores[metric] for run in self.runs or [self]])
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all seeds share."""
+
+    model: str
+    task: Task
+    splits: dict[str, list[Any]]
+    options: Options
+    encoder: Encoder
+    train: Features
+    dev: Features
+
+    def record(self, seed: int) -> dict[str, Any]:
+        """run.json"""
+        return {
+            "model": self.model,
+            "task": self.task.name,
+            "kind": self.task.kind,
+            "metric": self.task.metric,
+            "labels": list(self.encoder.labels),
+            "seed": seed,
+            "train_examples": len(self.splits["train"]),
+            **asdict(self.options),
+        }
+
+
+def finetune(
+    model: str | Path,
+    out: str | Path,
+    *,
+    task: str | Task | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    seed: int = 0,
+    seeds: int = 1,
+    resume: bool = False,
+    **others: Any,
+) -> Result:
+    """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` in folder ``data``) or on files of one's own.
+
+    ``others``: columns (text, pair, label, ...: ``files.own_task``) and ``Options``.
+    """
+    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
+        raise ValueError("fine-tuning runs in one process; start it without torchrun")
+    if seeds < 1:
+        raise ValueError(f"seeds is {seeds}; at least one is needed")
+    names = set(Options.__dataclass_fields__)
+    options = Options(**{key: value for key, value in others.items() if key in names})
+    columns = {key: value for key, value in others.items() if key not in names}
+    task, splits = open_data(task, data, train, dev, columns)
+    job = prepare(str(model), task, splits, options)
+    folder = Path(out)
+    if seeds == 1:
+        return run(job, seed, folder, resume)
+    folder.mkdir(parents=True, exist_ok=True)
+    runs = [run(job, number, folder / f"seed-{number}", resume) for number in range(seed, seed + seeds)]
+    scores = {name: float(np.mean([each.scores[name] for each in runs])) for name in runs[0].scores}
+    result = Result(folder, scores, sum(each.seconds for each in runs), runs)
+    report.write_summary(folder, job.record(seed), [(each.folder.name, each.scores) for each in runs])
+    return result
+
+
+def open_data(
+    task: str | Task | None, data: str | Path | None, train: Any, dev: Any, columns: dict[str, Any]
+) -> tuple[Task, dict[str, list[Any]]]:
+    """The task, and its splits with at least "train" and "dev"."""
+    if (task is None) == (train is None):
+        raise ValueError("give either a task and its folder of data, or a file to train on")
+    if task is not None:
+        if columns:
+            raise ValueError(f"{', '.join(columns)}: not for a benchmark, whose files are known (and no option either)")
+        chosen = benchmarks.task(task) if isinstance(task, str) else task
+        splits = read_benchmark(chosen, data)
+    else:
+        try:
+            chosen = own_task(Path(train), Path(dev) if dev is not None else None, **columns)
+        except TypeError as error:  # an unknown keyword
+            raise ValueError(str(error).replace("own_task()", "finetune()")) from None
+        splits = dict(chosen.read(Path()))
+    if not splits.get("train"):
+        raise ValueError(f"{data or train}: there is nothing to train on")
+    if not splits.get("dev"):
+        splits["train"], splits["dev"] = hold_out(splits["train"])
+        print(f"no dev set: {len(splits['dev'])} examples of the training data are held out", file=sys.stderr)
+    return chosen, splits
+
+
+def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The same examples every time, whatever the seed."""
+    if len(examples) < 2:
+        raise ValueError("one example is too few to hold some out; give a dev set")
+    count = max(1, min(int(HELD_OUT * len(examples)), MOST_HELD_OUT))
+    chosen = set(np.random.default_rng(0).permutation(len(examples))[:count].tolist())
+    return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
+
+
+def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Options) -> Job:
+    """Choose what is left open, and tokenise."""
+    tokenizer = load_tokenizer_of(model)
+    labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
+    network = load_model(model, task.kind, labels)
+    size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
+    recipe = hyperparameters(task.name, size, sift=options.sift)
+    longest, ends_there = longest_input(network, tokenizer)
+    if options.max_length is not None and options.max_length > longest and ends_there:
+        raise ValueError(f"max_length is {options.max_length}, and {model} has positions for {longest} tokens only")
+    length = options.max_length or min(recipe.max_length or sys.maxsize, longest)
+    if options.max_length is None and recipe.max_length is None:
+        length = choose_length(task.kind, tokenizer, splits["train"], longest)
+    options = replace(settle(options, recipe), max_length=length)
+    encoder = Encoder(task.kind, tokenizer, labels, length)
+    train, dev = encoder.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
+    cut = f"; {train.cut + dev.cut} texts are cut" if train.cut + dev.cut else ""
+    print(
+        f"{task.name} ({task.kind}): {len(splits['train']):,} examples to train on, {len(splits['dev']):,} to choose "
+        f"by; at most {length} tokens{cut}",
+        file=sys.stderr,
+    )
+    return Job(model, task, splits, options, encoder, train, dev)
+
+
+def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
+    """One seed, from the pretrained model to a folder."""
+    if finished := open_folder(job, seed, out, resume):
+        return finished
+    part = out.with_name(out.name + ".part")
+    options, kind = job.options, job.task.kind
+    torch.manual_seed(seed)  # of the new head
+    network = load_model(job.model, kind, job.encoder.labels, options.cls_dropout)
+    if options.freeze_encoder:
+        freeze_encoder(network)
+    if options.lora is not None:
+        network = add_lora(network, options.lora)
+    dtype = precision(options.precision, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    evaluator = Evaluator(network, job.task, job.encoder, dtype)
+    if kind == "qa" and all(example.answers for example in job.splits["train"]):
+        evaluator.threshold = float("inf")  # there always was an answer
+
+    def figures() -> dict[str, float]:
+        evaluation = evaluator(job.splits["dev"], job.dev.rows)
+        return {"loss": evaluation.loss, **evaluation.scores}
+
+    trainer = make_trainer(job, network, figures, dtype, seed, part)
+    checkpoint = newest_checkpoint(part / "checkpoints")
+    log = Log(part, "none", total_steps(job), "steps", int(checkpoint.name.split("-")[1]) if checkpoint else -1)
+    trainer.add_callback(LogCallback(log))
+    began = time.monotonic()
+    try:
+        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+        seconds = time.monotonic() - began
+        history = trainer.state.log_history
+        extra = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
+    finally:
+        log.close()
+    if options.lora is not None:
+        evaluator.model = network.merge_and_unload()
+    return finish(job, evaluator, seed, out, history, {"seconds": seconds, **extra})
+
+
+def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
+    """Make ``OUT.part``, or find the run that is to go on there; the result, if it has ended already."""
+    part = out.with_name(out.name + ".part")
+    record = job.record(seed)
+    for folder in (out, part):
+        if folder.is_dir() and any(folder.iterdir()):
+            if not resume:
+                raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+            before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            for name, value in json.loads(json.dumps(record)).items():
+                if before.get(name) != value:
+                    raise ValueError(
+                        f"{folder} holds another run, with {name} {before.get(name)!r} instead of {value!r}; "
+                        "choose another folder"
+                    )
+            if folder == out:
+                metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
+                return Result(out, metrics["dev"], metrics["seconds"])
+    part.mkdir(parents=True, exist_ok=True)
+    aside = part / "run.json.part"
+    aside.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
+    aside.replace(part / "run.json")
+    return None
+
+
+def total_steps(job: Job) -> int:
+    options = job.options
+    assert options.batch_size is not None
+    assert options.epochs is not None
+    return math.ceil(math.ceil(len(job.train.rows) / options.batch_size) * options.epochs)
+
+
+def make_trainer(
+    job: Job, network: Any, figures: Callable[[], dict[str, float]], dtype: Any, seed: int, part: Path
+) -> FinetuneTrainer:
+    options, kind = job.options, job.task.kind
+    assert options.batch_size is not None
+    steps = math.ceil(len(job.train.rows) / options.batch_size)
+    every = min(options.evaluate_every or steps, total_steps(job))
+    arguments = TrainingArguments(
+        output_dir=str(part / "checkpoints"),
+        num_train_epochs=options.epochs,
+        learning_rate=options.lr,
+        per_device_train_batch_size=max(1, options.batch_size // options.gradient_accumulation),
+        gradient_accumulation_steps=options.gradient_accumulation,
+        warmup_steps=options.warmup,
+        weight_decay=options.weight_decay,
+        adam_epsilon=1e-6,
+        bf16=dtype is not None,
+        eval_strategy="steps",
+        save_strategy="steps",
+        eval_steps=every,
+        save_steps=every,
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        metric_for_best_model=job.task.metric,
+        greater_is_better=True,
+        logging_steps=max(1, every // 10),
+        report_to="none",
+        seed=seed,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        log_level="error",
+    )
+    weights = None
+    if options.balanced:
+        weights = class_weights(kind, [row.label for row in job.train.rows], len(job.encoder.labels))
+    sift = None
+    if options.sift:
+        assert options.sift_lambda is not None
+        sift = Sift(options.sift_lambda, options.sift_step, options.sift_init)
+    stop = [EarlyStoppingCallback(options.early_stopping)] if options.early_stopping else []
+    return FinetuneTrainer(
+        network,
+        arguments,
+        kind,
+        job.train.rows,
+        Collator(job.encoder.tokenizer, kind),
+        figures,
+        weights=weights,
+        sift=sift,
+        layer_decay=options.layer_decay,
+        callbacks=stop,
+    )
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """The newest that is whole: the Trainer writes its state last. Others go."""
+    whole = []
+    for path in folder.glob("checkpoint-*"):
+        if _is_json(path / "trainer_state.json"):
+            whole.append(path)
+        else:
+            shutil.rmtree(path)
+    return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def finish(
+    job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[dict[str, Any]], figures: dict[str, float]
+) -> Result:
+    """Everything the folder holds, then its name."""
+    part = out.with_name(out.name + ".part")
+    network = evaluator.model
+    network.save_pretrained(part)
+    job.encoder.tokenizer.save_pretrained(part)
+    dev = evaluator(job.splits["dev"], job.dev.rows)
+    metrics: dict[str, Any] = {**figures, "dev": dev.scores}
+    write_predictions(part / "predictions-dev.jsonl", dev)
+    if job.task.kind == "qa" and evaluator.threshold == 0:
+        answers = [p.answers[0][0] if p.answers else "" for p in dev.predictions]
+        best, threshold = find_best_threshold(dev.examples, answers, [p.no_answer for p in dev.predictions])
+        metrics |= {"best_f1": best, "no_answer_threshold": threshold}
+    elif job.task.kind == "qa":
+        metrics["no_answer_threshold"] = None
+    for name in sorted(set(job.splits) - {"train", "dev"}):
+        if name.startswith("dev"):
+            other = evaluator(job.splits[name])
+            metrics[name] = other.scores
+            write_predictions(part / f"predictions-{name}.jsonl", other)
+    (part / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
+    report.write_report(part, job.record(seed), metrics, history, dev, job.encoder.labels)
+    shutil.rmtree(part / "checkpoints", ignore_errors=True)
+    part.rename(out)
+    return Result(out, dev.scores, figures["seconds"])

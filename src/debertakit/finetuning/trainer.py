@@ -1,0 +1,135 @@
+"""The HF Trainer with what fine-tuning here adds: losses by kind (losses.py), SiFT, layer-wise learning rates, batches
+of our making, and an evaluation that gives the task's own metric. All else - schedule, accumulation, precision,
+checkpoints, resuming, early stopping, keeping the best - is the Trainer's."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import Trainer, TrainerCallback, TrainingArguments
+from transformers.trainer_callback import PrinterCallback
+
+from debertakit.finetuning.batches import SORTED_STEPS, Collator, TrainingOrder
+from debertakit.finetuning.examples import Kind
+from debertakit.finetuning.features import Row
+from debertakit.finetuning.losses import cells, divergence, task_logits, task_loss
+from debertakit.finetuning.models import parameter_groups
+from debertakit.finetuning.sift import Sift, perturbed_logits, watching
+from debertakit.model import DebertaPreTrainedModel
+from debertakit.pretraining.log import Log
+
+
+class FinetuneTrainer(Trainer):
+    optimizer: Any
+    control: Any
+
+    def __init__(
+        self,
+        model: Any,
+        args: TrainingArguments,
+        kind: Kind,
+        rows: Sequence[Row],
+        collate: Collator,
+        evaluator: Callable[[], dict[str, float]],
+        *,
+        weights: Tensor | None = None,
+        sift: Sift | None = None,
+        layer_decay: float = 1.0,
+        callbacks: list[TrainerCallback] | None = None,
+    ):
+        args._n_gpu = min(args.n_gpu, 1)  # no DataParallel: it would copy the model at every step
+        # The evaluator has its own rows; the Trainer only wants to know that there are some.
+        super().__init__(model, args, collate, rows, eval_dataset=rows, callbacks=callbacks)
+        self.remove_callback(PrinterCallback)
+        self.kind, self.evaluator, self.sift, self.layer_decay = kind, evaluator, sift, layer_decay
+        self.weights = None if weights is None else weights.to(args.device)
+        self.model_accepts_loss_kwargs = True  # counts the label cells of a whole step for compute_loss
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> TrainingOrder:
+        padded = not any(isinstance(module, DebertaPreTrainedModel) for module in self.model.modules())
+        step = self.args.train_batch_size * self.args.gradient_accumulation_steps
+        lengths = [row.tokens for row in self.train_dataset]
+        return TrainingOrder(lengths, step, self.args.seed, SORTED_STEPS if padded else 1)
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        if self.optimizer is None:
+            trained = self.model if model is None else model
+            decayed = set(self.get_decay_parameter_names(trained))
+            args = self.args
+            groups = parameter_groups(trained, decayed, args.learning_rate, args.weight_decay, self.layer_decay)
+            cls, options = self.get_optimizer_cls_and_kwargs(args, trained)
+            self.optimizer = cls(groups, **options)
+        return self.optimizer
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """Loss of a batch: its sum, divided by the label cells of the whole step."""
+        labels = inputs["labels"]
+        if self.sift is None or self.sift.strength == 0:
+            logits = task_logits(model, inputs, self.kind)
+            total = task_loss(self.kind, logits, labels, self.weights)
+        else:
+            with watching(model) as perturbations:
+                logits = task_logits(model, inputs, self.kind)
+                perturbed = perturbed_logits(
+                    self.sift,
+                    perturbations,
+                    logits,
+                    lambda: task_logits(model, inputs, self.kind),
+                    lambda clean, other: divergence(self.kind, clean, other, labels),
+                )
+            total = task_loss(self.kind, logits, labels, self.weights)
+            total = total + self.sift.strength * divergence(self.kind, logits, perturbed, labels)
+        loss = total / (cells(labels) if num_items_in_batch is None else num_items_in_batch)
+        return (loss, {"logits": logits}) if return_outputs else loss
+
+    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
+        began = time.monotonic()
+        figures = self.evaluator()
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        metrics[f"{metric_key_prefix}_seconds"] = time.monotonic() - began
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+
+class LogCallback(TrainerCallback):
+    """The Trainer's figures into our log: log.jsonl, and a line or a bar on the terminal."""
+
+    def __init__(self, log: Log):
+        self.log, self.loss = log, float("nan")
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.log.advance(state.global_step, state.global_step, self.loss)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+        if "loss" in logs:
+            self.loss = logs["loss"]
+            figures = {"loss": logs["loss"], "lr": logs["learning_rate"], "epoch": logs["epoch"]}
+            self.log.write("train", state.global_step, **figures)
+        elif any(name.startswith("eval_") for name in logs):
+            figures = {name.removeprefix("eval_"): value for name, value in logs.items()}
+            self.log.write("dev", state.global_step, **figures)
+
+
+def sift_overhead(trainer: FinetuneTrainer, batches: int = 4) -> float:
+    """Time of a step's forward and backward with SiFT over the same without, on the first training batches."""
+    sift, seconds = trainer.sift, {True: 0.0, False: 0.0}
+    loader = iter(trainer.get_train_dataloader())
+    for _, batch in zip(range(batches), loader, strict=False):
+        for on in (True, False):
+            trainer.sift = sift if on else None
+            began = time.perf_counter()
+            trainer.model.train()
+            trainer.compute_loss(trainer.model, trainer._prepare_inputs(batch)).backward()
+            seconds[on] += time.perf_counter() - began
+    trainer.model.zero_grad()
+    trainer.sift = sift
+    return seconds[True] / seconds[False]

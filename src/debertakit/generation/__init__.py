@@ -1,0 +1,1 @@
+"""Writing: autoregressive DeBERTa, DeBERTa-D, and what stands on transformers' ``generate()``."""

@@ -1,0 +1,108 @@
+"""Tokens that are read piece by piece: new rows ask, all rows so far answer.
+
+The keys and values of earlier tokens lie in a transformers ``Cache``, so that what ``generate()`` does with one
+(growing, reordering for beams, cropping for assisted decoding) is its own code. We store [batch, 1, length, heads * d],
+one head as wide as all: so the rows lie one behind the other as the packed layers want them, and where there is no
+padding, reading them is a view.
+"""
+
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache
+
+from debertakit.attention.layout import Layout
+from debertakit.config import DebertaConfig
+from debertakit.model import PackedInput, Remember, pack_input
+
+
+@dataclass
+class Chunk:
+    """The new tokens of a batch, packed for a causal pass behind ``past`` earlier ones."""
+
+    packed: PackedInput
+    past: int
+    kept_keys: Tensor | None
+    """Flat indices of the real tokens in [batch, past + new]; None: all of them."""
+
+    def remember(self, cache: Cache | None, layers: int) -> list[Remember] | None:
+        """For each layer, the function that adds its new keys and values to the cache and gives all of them back."""
+        return None if cache is None else [partial(self._extend, cache, index) for index in range(layers)]
+
+    def _extend(self, cache: Cache, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        heads = k.shape[1]
+        new = (self.packed.pad(x.flatten(1)).unsqueeze(1) for x in (k, v))  # [batch, 1, new, heads * d]
+        rows = (x.flatten(0, 2) for x in cache.update(*new, index))
+        if self.kept_keys is not None:
+            rows = (x[self.kept_keys] for x in rows)
+        keys, values = (x.unflatten(-1, (heads, -1)) for x in rows)  # [total keys, heads, d]
+        return keys, values
+
+    def cells(self, columns: int = 0) -> Tensor:
+        """[batch, columns]: the packed row that stands for each of the last ``columns`` cells (0: all).
+
+        A cell of padding is stood for by the last real token before it, whose prediction is the one that goes on: so
+        ``generate()``, which reads the last column, continues right-padded prompts as it does left-padded ones.
+        """
+        kept, shape = self.packed.kept, self.packed.shape
+        if kept is None:
+            rows = torch.arange(shape[0] * shape[1], device=self.packed.words.device).view(shape)
+        else:
+            real = torch.zeros(shape[0] * shape[1], dtype=torch.long, device=kept.device)
+            real[kept] = 1
+            rows = (real.cumsum(0) - 1).clamp(min=0).view(shape)
+        return rows[:, -columns:] if columns else rows
+
+    def pad_attention(self, probs: Tensor) -> Tensor:
+        """[n, heads, max_q, max_k] -> [batch, heads, new, past + new], zeros where padding looks or is looked at."""
+        if self.kept_keys is None or self.packed.kept is None:
+            return probs
+        batch, new = self.packed.shape
+        keys = self.past + new
+        padded = probs.new_zeros(batch, probs.shape[1], new, keys)
+        asked = torch.tensor_split(self.packed.kept % new, self.packed.layout.q_offsets[1:-1].long().cpu())
+        seen = torch.tensor_split(self.kept_keys % keys, self.packed.layout.k_offsets[1:-1].long().cpu())
+        for b, (rows, columns) in enumerate(zip(asked, seen, strict=True)):
+            padded[b, :, rows[:, None], columns] = probs[b, :, : len(rows), : len(columns)]
+        return padded
+
+
+def pack_chunk(
+    config: DebertaConfig,
+    input_ids: Tensor | None,  # [batch, new]
+    mask: Tensor | None,  # [batch, past + new]; 0 where there is padding
+    past: int,
+    inputs_embeds: Tensor | None = None,
+    prefix_lengths: Tensor | None = None,  # [batch], in real tokens
+) -> Chunk:
+    """The new tokens, each seeing those up to itself and, where there is a prefix, all of it."""
+    packed = pack_input(config, input_ids, None, inputs_embeds=inputs_embeds)
+    batch, new = packed.shape
+    keys = past + new
+    if config.position_biased_input and keys > config.max_position_embeddings:
+        raise ValueError(f"{keys} tokens do not fit the {config.max_position_embeddings} positions of this model")
+    if mask is not None and tuple(mask.shape) != (batch, keys):
+        raise ValueError(
+            f"attention_mask should be [batch, tokens so far] = {[batch, keys]}, got {list(mask.shape)}"
+            + (f"; it covers the {past} tokens in the cache too" if past else "")
+        )
+    kept_keys = None
+    if mask is None or bool(mask.all()):
+        layout = Layout.tail(batch, new, keys, packed.words.device)
+    else:
+        layout, kept, kept_keys = Layout.tail_of_mask(mask, new)
+        packed = replace(packed, kept=kept)
+        packed.words = packed.pack(packed.words.unflatten(0, (batch, new)))
+    if prefix_lengths is not None:
+        read = torch.full((batch,), keys, device=prefix_lengths.device) if mask is None else mask.sum(-1)
+        read = read - layout.q_offsets.diff() if past else read
+        if bool((prefix_lengths > read).any()):
+            raise ValueError(
+                f"a prefix is read both ways, so in one piece: {prefix_lengths.tolist()} tokens of prefix, but "
+                f"{read.tolist()} tokens came in that piece"
+            )
+        if not past:
+            layout = layout.prefix(prefix_lengths)
+    return Chunk(replace(packed, layout=layout, positions=layout.q_positions), past, kept_keys)

@@ -1,0 +1,123 @@
+"""DeBERTa that writes: the encoder under a triangular mask (paper A.4, after UniLM).
+
+    p(token_{t+1} | tokens up to t) = softmax(E head(h_t) + b),      h_t sees positions 0 to t
+
+In *prefix mode* the first n tokens see one another both ways, as in masked language modelling, and what follows sees
+them and what stands before itself. The weights and their names are the masked model's: a checkpoint trained on both
+objectives (``deberta pretrain deberta-mt``) fills masks and writes, and this class does both (``predict`` is the masked
+model's).
+
+Where absolute positions come in is a choice of the config, as in the paper's table 10:
+
+    nowhere                     the default; relative distances alone
+    position_biased_input       at the input, as RoBERTa has them ("DeBERTa-AP")
+    causal_emd                  at the end: row t is decoded by the Enhanced Mask Decoder, q_0 = H_t + P_t, over the
+                                keys and values up to t
+"""
+
+from contextlib import suppress
+from typing import Any
+
+from torch import Tensor
+from torch.nn import functional as F
+from transformers import DynamicCache, GenerationConfig, GenerationMixin
+from transformers.cache_utils import Cache
+from transformers.modeling_outputs import CausalLMOutputWithPast
+from transformers.utils import can_return_tuple
+
+from debertakit.config import DebertaConfig
+from debertakit.decoding import decode_masks
+from debertakit.generation.cache import Chunk, pack_chunk
+from debertakit.heads import IGNORED, DebertaForMaskedLM
+from debertakit.model import Encoded
+
+
+class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
+    """Autoregressive language model with the weights of ``DebertaForMaskedLM``."""
+
+    decodes_masks = False
+
+    def __init__(self, config: DebertaConfig):
+        if config.conv_kernel_size > 0:
+            raise ValueError(
+                f"conv_kernel_size={config.conv_kernel_size}: the convolution reads the next token, so this model "
+                "cannot write; use its encoder in DebertaForSeq2SeqLM.from_encoder"
+            )
+        self.decodes_masks = config.causal_emd
+        super().__init__(config)
+
+    @classmethod
+    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+        model = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        with suppress(OSError, TypeError):  # none was saved, or a state dict is being loaded
+            model.generation_config = GenerationConfig.from_pretrained(pretrained_model_name_or_path)
+        return model
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,  # [batch, new]
+        attention_mask: Tensor | None = None,  # [batch, cached + new]; 0 where there is padding, on either side
+        inputs_embeds: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        prefix_lengths: Tensor | None = None,  # [batch]: so many real tokens are read both ways; None: none
+        labels: Tensor | None = None,  # [batch, new], as input_ids; -100 where nothing is to be predicted
+        logits_to_keep: int = 0,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> CausalLMOutputWithPast:
+        """Logits [batch, new, vocabulary] of the token after each; the last ``logits_to_keep`` of them if not 0.
+
+        In training, of the labelled tokens only: [labelled, vocabulary]. Relative distances count real tokens:
+        padding changes nothing.
+        """
+        config = self.config
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        chunk = pack_chunk(config, input_ids, attention_mask, past, inputs_embeds, prefix_lengths)
+        cells, targets = chunk.cells(logits_to_keep), None
+        if labels is not None:
+            following = F.pad(labels, (0, 1), value=IGNORED)[:, 1:]
+            targets = following[:, -logits_to_keep:].flatten()
+            if attention_mask is not None:
+                real = attention_mask[:, past:].bool()[:, -logits_to_keep:].flatten()
+                targets = targets.masked_fill(~real, IGNORED)
+            if self.training:
+                wanted = (targets != IGNORED).nonzero().squeeze(-1)
+                cells, targets = cells.flatten()[wanted], targets[wanted]
+        hidden, encoded = self._read(
+            chunk,
+            past_key_values,
+            cells.flatten(),
+            keep_hidden=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
+            keep_attentions=config.output_attentions if output_attentions is None else output_attentions,
+        )
+        logits = self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight)
+        loss = None
+        if targets is not None:
+            loss = self.loss_function(logits, None, config.vocab_size, shift_labels=targets, **kwargs)
+        return CausalLMOutputWithPast(
+            loss=loss,
+            logits=logits.view(*cells.shape, -1),
+            past_key_values=past_key_values,
+            hidden_states=tuple(map(chunk.packed.pad, encoded.hidden_states)) or None,
+            attentions=tuple(map(chunk.pad_attention, encoded.attentions)) or None,
+        )
+
+    def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, **kwargs: Any) -> tuple[Tensor, Encoded]:
+        """Hidden states of these packed rows (ascending), ready for the head."""
+        config = self.config
+        remember = chunk.remember(cache, config.num_hidden_layers)
+        if not config.causal_emd:
+            encoded = self.deberta.encode(chunk.packed, remember=remember, **kwargs)
+            return encoded.last[rows], encoded
+        if kwargs["keep_attentions"]:
+            raise ValueError("attentions are not kept with causal_emd: its last layer runs emd_steps times")
+        encoded = self.deberta.encode(
+            chunk.packed, depth=config.num_hidden_layers - 1, remember=remember, keep_hidden=kwargs["keep_hidden"]
+        )
+        last = None if remember is None else remember[-1]
+        return decode_masks(self.deberta, encoded.last, rows, chunk.packed, last), encoded

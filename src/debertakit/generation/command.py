@@ -1,0 +1,97 @@
+"""Prompts in, texts out: what ``deberta generate`` does, on transformers' ``generate()``."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TextStreamer
+
+from debertakit.generation.causal import DebertaForCausalLM
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+
+
+def is_seq2seq(name: str | Path) -> bool:
+    """Whether the config in this folder is a DeBERTa-D's."""
+    file = Path(name) / "config.json"
+    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("model_type") == "deberta-d"
+
+
+def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
+    """DeBERTa-D where the config says so, else the autoregressive model; a folder or a hub name."""
+    if is_seq2seq(name):
+        return DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
+    return DebertaForCausalLM.from_pretrained(name).eval()
+
+
+def write(
+    model: DebertaForCausalLM | DebertaForSeq2SeqLM,
+    tokenizer: Any,
+    prompts: list[str],
+    *,
+    longest: int | None = None,
+    prefix_mode: bool = False,
+    stream: bool = False,
+    **settings: Any,
+) -> list[str]:
+    """What the model writes after each prompt or, DeBERTa-D, for each source, cut to ``longest`` tokens.
+
+    ``settings`` are ``generate()``'s (max_new_tokens, do_sample, num_beams ...). With ``prefix_mode`` an autoregressive
+    model reads the prompt both ways. ``stream`` prints the text of a single prompt while it comes.
+    """
+    inputs = _inputs(model, tokenizer, prompts, longest)
+    if prefix_mode:
+        if model.config.is_encoder_decoder:
+            raise ValueError("prefix mode is for autoregressive models; DeBERTa-D reads its source both ways already")
+        inputs["prefix_lengths"] = inputs["attention_mask"].sum(-1)
+    if stream:
+        if len(prompts) != 1 or settings.get("num_beams", 1) > 1:
+            raise ValueError("only one prompt without beams can be printed while it is written")
+        shown = not model.config.is_encoder_decoder
+        settings["streamer"] = TextStreamer(tokenizer, skip_prompt=not shown, skip_special_tokens=True)
+    output = model.generate(
+        **inputs,
+        pad_token_id=tokenizer.pad_token_id,
+        eos_token_id=tokenizer.sep_token_id,
+        suppress_tokens=_never_written(model, tokenizer),
+        **settings,
+    )
+    begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
+    return [text.strip() for text in tokenizer.batch_decode(output[:, begun:], skip_special_tokens=True)]
+
+
+def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None) -> dict[str, torch.Tensor]:
+    """A source is framed as in training; a prompt is begun and left open: [CLS] ... without [SEP]."""
+    if model.config.is_encoder_decoder:
+        rows = tokenizer(prompts, truncation=longest is not None, max_length=longest)["input_ids"]
+    else:
+        bare = tokenizer(prompts, add_special_tokens=False)["input_ids"]
+        rows = [[tokenizer.cls_token_id, *ids][:longest] for ids in bare]
+    padded = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
+    return {name: padded[name].to(model.device) for name in ("input_ids", "attention_mask")}
+
+
+def _never_written(model: Any, tokenizer: Any) -> list[int]:
+    """Special tokens but the end, and rows of the word table that the tokenizer has no piece for."""
+    specials = set(tokenizer.all_special_ids) - {tokenizer.sep_token_id}
+    return sorted(specials | set(range(len(tokenizer), model.config.vocab_size)))
+
+
+def write_all(
+    model: Any,
+    tokenizer: Any,
+    prompts: list[str],
+    batch: int = 16,
+    tell: Callable[[int], None] = lambda done: None,
+    **settings: Any,
+) -> list[str]:
+    """``write`` for many prompts, in batches of like lengths; ``tell`` hears how many are done."""
+    by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    texts = [""] * len(prompts)
+    for start in range(0, len(prompts), batch):
+        chosen = by_length[start : start + batch]
+        for i, text in zip(chosen, write(model, tokenizer, [prompts[i] for i in chosen], **settings), strict=True):
+            texts[i] = text
+        tell(start + len(chosen))
+    return texts

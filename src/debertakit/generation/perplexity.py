@@ -1,0 +1,82 @@
+"""Perplexity of a text under an autoregressive model, over windows that overlap.
+
+    per token      exp(nll / tokens)                 nll = - sum over tokens of ln p(token | tokens before it)
+    per word       exp(nll / words)                  words as white space cuts them
+    bits per byte  nll / (ln 2 * bytes in UTF-8)     comparable between vocabularies, as per word is
+
+Windows end every ``stride`` tokens and hold ``window`` of them behind the start token. Each token is scored once, in
+the first window that holds it, so it is predicted from at least ``window - stride`` tokens where the text has as many.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+BATCH_TOKENS = 8192
+
+
+@dataclass(frozen=True)
+class Perplexity:
+    per_token: float
+    per_word: float
+    bits_per_byte: float
+    tokens: int
+
+
+@torch.inference_mode()
+def perplexity(
+    model: Any, tokenizer: Any, text: str | Path, window: int | None = None, stride: int | None = None
+) -> Perplexity:
+    """Of a text, or of the text in a file (a ``Path``); ``model`` is any causal LM of transformers or ours.
+
+    ``window`` is as long as the model's absolute positions allow if not given, ``stride`` half of it.
+    """
+    if isinstance(text, Path):
+        text = text.read_text(encoding="utf-8")
+    ids = tokenizer(text, add_special_tokens=False, return_tensors="pt")["input_ids"][0]
+    if not len(ids):
+        raise ValueError("the text is empty: no tokens to score")
+    window = model.config.max_position_embeddings if window is None else window
+    stride = max(window // 2, 1) if stride is None else stride
+    if not 1 <= stride <= window:
+        raise ValueError(f"stride={stride} needs to be from 1 to window={window}, or tokens would be left out")
+    model.eval()
+    nll = sum(float(_score(model, block, scored)) for block, scored in _blocks(_framed(ids, tokenizer), window, stride))
+    return Perplexity(
+        per_token=math.exp(nll / len(ids)),
+        per_word=math.exp(min(nll / max(len(text.split()), 1), 700)),
+        bits_per_byte=nll / (math.log(2) * len(text.encode())),
+        tokens=len(ids),
+    )
+
+
+def _framed(ids: Tensor, tokenizer: Any) -> Tensor:
+    start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
+    if start is None:
+        raise ValueError("this tokenizer has neither [CLS] nor a start token: nothing to predict the first token from")
+    return torch.cat([ids.new_tensor([start]), ids])
+
+
+def _blocks(framed: Tensor, window: int, stride: int):
+    """Rows [n, width + 1] of start token and text, equally long, and how many tokens at their ends are to be scored."""
+    start, ids = framed[:1], framed[1:]
+    first = min(window, len(ids))
+    yield framed[None, : first + 1], first
+    ends = list(range(first + stride, len(ids) + 1, stride))
+    rows = max(1, BATCH_TOKENS // (window + 1))
+    for i in range(0, len(ends), rows):
+        yield torch.stack([torch.cat([start, ids[end - window : end]]) for end in ends[i : i + rows]]), stride
+    rest = len(ids) - (ends[-1] if ends else first)
+    if rest:
+        yield torch.cat([start, ids[-window:]])[None], rest
+
+
+def _score(model: Any, block: Tensor, scored: int) -> Tensor:
+    block = block.to(model.device)
+    logits = model(input_ids=block[:, :-1], logits_to_keep=scored).logits
+    return F.cross_entropy(logits.flatten(0, 1).float(), block[:, -scored:].flatten(), reduction="sum")

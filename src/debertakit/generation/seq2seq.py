@@ -1,0 +1,354 @@
+"""DeBERTa-D: the disentangled encoder with a decoder behind it, for translation, summarisation and infilling.
+
+The encoder is a ``DebertaModel``, unchanged: ``model.encoder.save_pretrained`` writes an ordinary DeBERTa folder. A
+decoder layer, post-norm like the encoder's:
+
+    a = LayerNorm(q + dropout(dense(disentangled causal attention(query = q, keys and values = x))))
+    c = LayerNorm(a + dropout(dense(content attention(query = a, keys and values = source))))
+    y = LayerNorm(c + dropout(dense(gelu(dense(c)))))
+
+with q = x, except in the first layer: there q = x + P, P the absolute position. So absolute positions come in as in the
+Enhanced Mask Decoder, as the first decoding information: on the queries and the residual, while keys and values stay
+pure content. Past the table its last row serves.
+
+Cross-attention compares contents only. How far a word of one text stands from a word of another is no distance that
+the relative table has learnt, and in summaries it means nothing.
+
+Both halves share the word embeddings, which are the output matrix too. ``from_encoder`` grows the decoder out of any
+DeBERTa checkpoint: its layers from the encoder's, cross-attention from self-attention.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    DynamicCache,
+    EncoderDecoderCache,
+    GenerationMixin,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers import initialization as init
+from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
+from transformers.utils import can_return_tuple
+
+from debertakit.attention.layout import Layout
+from debertakit.attention.projections import RelativeTable, project_memory, project_queries
+from debertakit.config import DebertaConfig
+from debertakit.generation.cache import pack_chunk
+from debertakit.heads import IGNORED, DebertaForMaskedLM, LMHead, LMPredictions
+from debertakit.model import (
+    DebertaAttention,
+    DebertaIntermediate,
+    DebertaModel,
+    DisentangledSelfAttention,
+    PackedInput,
+    Remember,
+    ResidualOutput,
+    attention_context,
+    relative_table,
+)
+
+
+class DebertaSeq2SeqConfig(PreTrainedConfig):
+    """An encoder's config, which the decoder shares, and the decoder's depth."""
+
+    model_type = "deberta-d"
+    sub_configs = {"encoder": DebertaConfig}  # noqa: RUF012
+
+    encoder: Any = None
+    """DebertaConfig, or its dict; None: deberta-v3-base."""
+    decoder_layers: int = 0
+    """0: as many as the encoder has."""
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = True
+    pad_token_id: int = 0
+    bos_token_id: int = 1
+    eos_token_id: int | list[int] = 2
+    decoder_start_token_id: int = 1
+    """[CLS]; a text is [CLS] ... [SEP] on both sides."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        if not isinstance(self.encoder, DebertaConfig):
+            self.encoder = DebertaConfig.from_dict(self.encoder or DebertaConfig().to_dict())
+        self.decoder_layers = self.decoder_layers or self.encoder.num_hidden_layers
+        super().__post_init__(**kwargs)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.encoder.vocab_size
+
+    @vocab_size.setter
+    def vocab_size(self, value: int) -> None:
+        self.encoder.vocab_size = value
+
+    @property
+    def hidden_size(self) -> int:
+        return self.encoder.hidden_size
+
+    @property
+    def max_position_embeddings(self) -> int:
+        return self.encoder.max_position_embeddings
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """What ``generate()`` makes its caches for."""
+        return self.decoder_layers
+
+    def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "DebertaSeq2SeqConfig":
+        return self
+
+    @property
+    def crossing(self) -> DebertaConfig:
+        """The config of cross-attention: content alone."""
+        return DebertaConfig(**{**self.encoder.to_dict(), "pos_att_type": []})
+
+
+class DebertaDecoderLayer(GradientCheckpointingLayer):
+    def __init__(self, config: DebertaSeq2SeqConfig):
+        super().__init__()
+        self.attention = DebertaAttention(config.encoder)
+        self.cross_attention = DebertaAttention(config.crossing)
+        self.intermediate = DebertaIntermediate(config.encoder)
+        self.output = ResidualOutput(config.encoder.intermediate_size, config.encoder)
+
+    def forward(
+        self,
+        hidden: Tensor,  # x [T, hidden]
+        information: Tensor | None,  # P [T, hidden], in the first layer
+        source: tuple[Tensor, Tensor],  # keys and values of the source [rows, heads, d]
+        *,
+        layout: Layout,
+        crossing: Layout,
+        table: RelativeTable | None,
+        config: DebertaConfig,
+        crossing_config: DebertaConfig,
+        remember: Remember | None,
+    ) -> Tensor:
+        queries = hidden if information is None else hidden + information
+        att = self.attention.self
+        memory = project_memory(att, hidden)
+        if remember is not None:
+            memory = remember(*memory)
+        context, _ = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
+        attended = self.attention.output(context, queries)
+        att = self.cross_attention.self
+        context, _ = attention_context(att, (project_queries(att, attended), *source), crossing_config, crossing, None)
+        attended = self.cross_attention.output(context, attended)
+        return self.output(self.intermediate(attended), attended)
+
+
+class DebertaDecoder(nn.Module):
+    """Parameters named as in ``DebertaEncoder``, whose relative positions these are."""
+
+    def __init__(self, config: DebertaSeq2SeqConfig):
+        super().__init__()
+        self.layer: Any = nn.ModuleList(DebertaDecoderLayer(config) for _ in range(config.decoder_layers))
+        shape = config.encoder
+        self.position_embeddings = nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
+        if shape.relative_attention:
+            self.rel_embeddings = nn.Embedding(2 * shape.relative_positions.span, shape.hidden_size)
+            if shape.norm_rel_ebd == "layer_norm":
+                self.LayerNorm = nn.LayerNorm(shape.hidden_size, shape.layer_norm_eps)
+
+    def information(self, positions: Tensor) -> Tensor:
+        return self.position_embeddings(positions.clamp(max=self.position_embeddings.num_embeddings - 1))
+
+
+class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
+    config: DebertaSeq2SeqConfig
+    config_class = DebertaSeq2SeqConfig
+    base_model_prefix = "deberta_d"
+    supports_gradient_checkpointing = True
+    _no_split_modules = ["DebertaLayer", "DebertaDecoderLayer"]  # noqa: RUF012
+
+    def __init__(self, config: DebertaSeq2SeqConfig):
+        super().__init__(config)
+        self.encoder = DebertaModel(config.encoder)
+        self.decoder = DebertaDecoder(config)
+        self.lm_predictions = LMPredictions(config.encoder)
+        self._crossing_config = config.crossing
+        self.loss_type = "ForMaskedLM"  # plain cross-entropy: labels stand where they are predicted
+        self.post_init()
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, (LMHead, DisentangledSelfAttention)):
+            for bias in module.parameters(recurse=False):  # the head's, and v1's of queries and values
+                init.zeros_(bias)
+
+    @classmethod
+    def from_encoder(cls, path: Any, decoder_layers: int | None = None, **kwargs: Any) -> "DebertaForSeq2SeqLM":
+        """Grow a decoder out of a DeBERTa checkpoint: a folder, a file or a hub name, as ``from_pretrained`` takes.
+
+        Decoder layer i of D is a copy of encoder layer ceil((i + 1) N / D) - 1 of N, evenly spread and ending with
+        the last; its cross-attention is a copy of the same layer's self-attention. The relative table and, where the
+        file has them, the absolute positions and the head of the language model come along.
+        """
+        grown = DebertaForMaskedLM.from_pretrained(path, **kwargs)
+        encoder = grown.deberta
+        config = DebertaSeq2SeqConfig(encoder=encoder.config, decoder_layers=decoder_layers or 0)
+        model = cls(config).to(encoder.dtype)
+        model.encoder.load_state_dict(encoder.state_dict())
+        model.lm_predictions.load_state_dict(grown.lm_predictions.state_dict())
+        depth, layers = encoder.config.num_hidden_layers, config.decoder_layers
+        for i, layer in enumerate(model.decoder.layer):
+            parent = encoder.encoder.layer[-(-(i + 1) * depth // layers) - 1]
+            for name in ("attention", "intermediate", "output"):
+                getattr(layer, name).load_state_dict(getattr(parent, name).state_dict())
+            positions = ("self.pos_",)  # the projections of a table that cross-attention does without
+            state = {k: v for k, v in parent.attention.state_dict().items() if not k.startswith(positions)}
+            layer.cross_attention.load_state_dict(state)
+        if config.encoder.relative_attention:
+            model.decoder.rel_embeddings.load_state_dict(encoder.encoder.rel_embeddings.state_dict())
+            if config.encoder.norm_rel_ebd == "layer_norm":
+                model.decoder.LayerNorm.load_state_dict(encoder.encoder.LayerNorm.state_dict())
+        if encoder.embeddings.position_embeddings is not None:
+            with torch.no_grad():
+                rows = torch.arange(config.encoder.max_position_embeddings, device=encoder.device)
+                model.decoder.position_embeddings.weight.copy_(encoder.embeddings.absolute(rows))
+        return model.eval()
+
+    def get_encoder(self, modality: str | None = None) -> DebertaModel:
+        return self.encoder
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.encoder.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: Any) -> None:
+        self.encoder.embeddings.word_embeddings = value
+
+    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+        table = super().resize_token_embeddings(*args, **kwargs)
+        self.lm_predictions.lm_head.resize(table.num_embeddings)
+        return table
+
+    def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
+        """The target moved one place to the right, behind the start token."""
+        moved = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        moved[:, 1:] = labels[:, :-1]
+        return moved.masked_fill(moved == IGNORED, self.config.pad_token_id)
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,  # [batch, source]
+        attention_mask: Tensor | None = None,  # [batch, source]
+        decoder_input_ids: Tensor | None = None,  # [batch, new]
+        decoder_attention_mask: Tensor | None = None,  # [batch, cached + new]
+        encoder_outputs: BaseModelOutput | None = None,
+        past_key_values: EncoderDecoderCache | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,  # [batch, new], the text itself, -100 where nothing is to be predicted
+        use_cache: bool | None = None,
+        logits_to_keep: int = 0,
+        **kwargs: Any,
+    ) -> Seq2SeqLMOutput:
+        """Logits [batch, new, vocabulary]; in training, of the labelled tokens only: [labelled, vocabulary]."""
+        if use_cache and past_key_values is None:
+            past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
+        past = 0 if past_key_values is None else past_key_values.get_seq_length()
+        if labels is not None and decoder_input_ids is None:
+            decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
+            if decoder_attention_mask is None:  # what stands behind the last label predicts nothing
+                decoder_attention_mask = (labels != IGNORED).flip(-1).cummax(-1).values.flip(-1)
+        if decoder_input_ids is None:
+            raise ValueError("give decoder_input_ids, or labels to make them from")
+
+        if encoder_outputs is None:
+            encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds)
+        states = encoder_outputs[0]
+        chunk = pack_chunk(self.config.encoder, decoder_input_ids, decoder_attention_mask, past)
+        cells, targets = chunk.cells(logits_to_keep), None
+        if labels is not None:
+            targets = labels[:, -logits_to_keep:].flatten()
+            if self.training:
+                wanted = (targets != IGNORED).nonzero().squeeze(-1)
+                cells, targets = cells.flatten()[wanted], targets[wanted]
+        source = Source.of(states, attention_mask, past_key_values)
+        own = None if past_key_values is None else past_key_values.self_attention_cache
+        remember = chunk.remember(own, self.config.decoder_layers)
+        hidden = self.decode(chunk.packed, source, remember)[cells.flatten()]
+        logits = self.lm_predictions.lm_head(hidden, self.get_input_embeddings().weight)
+        loss = None
+        if targets is not None:
+            loss = self.loss_function(logits, targets, self.config.vocab_size, **kwargs)
+        return Seq2SeqLMOutput(
+            loss=loss,
+            logits=logits.view(*cells.shape, -1),
+            past_key_values=past_key_values,
+            encoder_last_hidden_state=states,
+        )
+
+    def decode(self, packed: PackedInput, source: "Source", remember: list[Remember] | None = None) -> Tensor:
+        """Hidden states [T, hidden] of target tokens in a causal layout."""
+        config = self.config.encoder
+        table = relative_table(self.decoder, config, packed.layout)
+        crossing = source.seen_from(packed.layout)
+        hidden = self.encoder.embeddings(packed.words, packed.positions)
+        information = self.decoder.information(packed.positions)
+        for index, layer in enumerate(self.decoder.layer):
+            hidden = layer(
+                hidden,
+                information if index == 0 else None,
+                source.memory(layer.cross_attention.self, index),
+                layout=packed.layout,
+                crossing=crossing,
+                table=table,
+                config=config,
+                crossing_config=self._crossing_config,
+                remember=None if remember is None else remember[index],
+            )
+        return hidden
+
+
+@dataclass
+class Source:
+    """The encoded text as cross-attention reads it: its real rows, projected once a layer and then kept in the cache.
+
+    In the cache each text begins at the front of its line, [batch, 1, longest, heads * d], wherever its padding stood,
+    so that its length says what is to be seen.
+    """
+
+    rows: Tensor
+    """[T, hidden]"""
+    layout: Layout
+    cache: EncoderDecoderCache | None = None
+
+    @classmethod
+    def of(cls, states: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | None) -> "Source":
+        """From encoder outputs [batch, source, hidden] and where they are padding."""
+        if mask is None or bool(mask.all()):
+            return cls(states.flatten(0, 1), Layout.rectangular(states.shape[0], states.shape[1], states.device), cache)
+        return cls(states[mask.bool()], Layout.from_lengths(mask.sum(-1, dtype=torch.int32)), cache)
+
+    def seen_from(self, layout: Layout) -> Layout:
+        """The layout of cross-attention for queries in ``layout``."""
+        own, visible = self.layout, None
+        if self.cache is not None:
+            visible = own.k_offsets.diff().repeat_interleave(layout.q_offsets.diff())
+            own = Layout.rectangular(own.sequences, own.max_k, own.k_offsets.device)
+        return replace(layout, k_offsets=own.k_offsets, k_positions=own.k_positions, max_k=own.max_k, visible=visible)
+
+    def memory(self, att: Any, index: int) -> tuple[Tensor, Tensor]:
+        """Keys and values [rows, heads, d] for decoder layer ``index``."""
+        if self.cache is None:
+            return project_memory(att, self.rows)
+        kept = self.cache.cross_attention_cache
+        if not self.cache.is_updated.get(index, False):
+            k, v = project_memory(att, self.rows)
+            kept.update(*(self.layout.pad_keys(x.flatten(1)).unsqueeze(1) for x in (k, v)), index)
+            self.cache.is_updated[index] = True
+        layer, heads = kept.layers[index], att.num_attention_heads
+        keys, values = (x.flatten(0, 2).unflatten(-1, (heads, -1)) for x in (layer.keys, layer.values))
+        return keys, values
+
+
+AutoConfig.register("deberta-d", DebertaSeq2SeqConfig)
+AutoModelForSeq2SeqLM.register(DebertaSeq2SeqConfig, DebertaForSeq2SeqLM)

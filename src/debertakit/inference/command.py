@@ -1,0 +1,70 @@
+"""``deberta predict``: on what stands on the command line, or on a file."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from debertakit.inference.files import headline, predict_file
+from debertakit.inference.predictor import Predictor
+from debertakit.inference.results import Embedding
+from debertakit.inference.tasks import OptionChooser, load
+
+
+def predict(
+    model: str,
+    texts: list[str],
+    *,
+    task: str | None = None,
+    pair: str | None = None,
+    file: Path | None = None,
+    out: Path | None = None,
+    columns: list[str] | None = None,
+    as_json: bool = False,
+    **options: Any,
+) -> None:
+    given = {name: value for name, value in options.items() if value is not None}
+    if (file is None) == (not texts):
+        raise ValueError("give texts, or --file and --out")
+    if file is not None:
+        if out is None:
+            raise ValueError("--file needs --out, the file for the predictions")
+        predictor = make(model, task, given)
+        counts = predict_file(predictor, file, out, columns=named(columns or []), name=model)
+        print(f"{counts.rows:,} rows in {out}" + (f", {counts.errors:,} without a prediction" * bool(counts.errors)))
+        return
+    predictor = make(model, task, given)
+    for item in inputs(predictor, texts, pair):
+        result = predictor(item)
+        if as_json or isinstance(result, Embedding):
+            print(json.dumps(asdict(result), ensure_ascii=False))
+        else:
+            print(headline(result))
+
+
+def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
+    try:
+        return load(model, task, **options)
+    except TypeError as error:  # an option of another task
+        raise ValueError(f"{str(error).split('() ')[-1]} for this task") from None
+
+
+def inputs(predictor: Predictor, texts: list[str], pair: str | None) -> list[dict[str, Any]]:
+    """Texts of the command line as inputs: one each, or the fields of one (a question and its context, ...)."""
+    if isinstance(predictor, OptionChooser):
+        return [{"text": texts[0], "options": texts[1:]}]
+    fields = predictor.fields
+    if len(fields) == 1:
+        return [{fields[0]: text, **({"pair": pair} if pair is not None else {})} for text in texts]
+    if len(texts) != len(fields):
+        raise ValueError(f"this task needs {' and '.join(fields)}, in that order; got {len(texts)} texts")
+    return [dict(zip(fields, texts, strict=True))]
+
+
+def named(columns: list[str]) -> dict[str, str]:
+    """["text=review"] -> {"text": "review"}"""
+    pairs = [column.partition("=") for column in columns]
+    for column, (field, equals, name) in zip(columns, pairs, strict=True):
+        if not (field and equals and name):
+            raise ValueError(f"--column {column}: write it as field=column, for example text=review")
+    return {field: name for field, _, name in pairs}

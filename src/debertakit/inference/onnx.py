@@ -1,0 +1,253 @@
+"""Export to ONNX, and to int8: a folder that stock ONNX Runtime runs without this package.
+
+    model.onnx        inputs input_ids, attention_mask (token_type_ids where the model has segments), int64
+                      [batch, length], both free; multiple choice: [batch, choices, length]. Outputs as transformers
+                      names them: logits, or start_logits and end_logits, or last_hidden_state
+    config.json, tokenizer files
+
+int8 is ONNX Runtime's dynamic quantisation of the linear layers: weights per output channel, activations as they
+come. Processors without VNNI add pairs of products in 16 bits, which eight-bit weights can overflow; there, seven bits
+are kept (reduce_range).
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from debertakit import heads
+from debertakit.config import DebertaConfig
+from debertakit.inference.onnx_graph import EncoderGraph, Graph
+from debertakit.model import DebertaModel, DebertaPreTrainedModel
+
+if TYPE_CHECKING:
+    import onnx
+
+OPSET = 20  # the first with Gelu
+IR_VERSION = 10
+FLOAT, INT64 = 1, 7  # ONNX's names of types
+ONE_FILE = 2**31 - 2**20  # bytes: what a protobuf message can hold
+
+logger = logging.getLogger(__name__)
+Outputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
+
+
+def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
+    """[batch, length, hidden], zeros at padding as our own models give."""
+    return encoder.without_padding(encoder.rectangle(encoder.encode(segments)))
+
+
+def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    return {"last_hidden_state": (_hidden(encoder, segments), ["batch", "length", model.config.hidden_size])}
+
+
+def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    graph, config, head = encoder.graph, model.config, model.lm_predictions.lm_head
+    if config.emd_steps > 0:
+        hidden = encoder.decode(encoder.encode(segments, depth=config.num_hidden_layers - 1))
+    else:
+        hidden = encoder.encode(segments)
+    hidden = graph.activation(graph.dense(hidden, "head.dense", head.dense), config.hidden_act)
+    hidden = graph.norm(hidden, "head.norm", head.LayerNorm)
+    words = graph.constant("embeddings.words", model.deberta.embeddings.word_embeddings.weight)
+    logits = graph.op("Gemm", hidden, words, graph.constant("head.bias", head.bias), transB=1)
+    logits = encoder.without_padding(encoder.rectangle(logits))
+    return {"logits": (logits, ["batch", "length", config.vocab_size])}
+
+
+def _replaced_tokens(
+    model: heads.DebertaForReplacedTokenDetection, encoder: EncoderGraph, segments: str | None
+) -> Outputs:
+    graph, head = encoder.graph, model.mask_predictions
+    hidden = encoder.rectangle(encoder.encode(segments))
+    first = graph.op("Gather", hidden, graph.integers(0), axis=1)  # [batch, 1, hidden]
+    x = graph.norm(graph.op("Add", hidden, first), "head.norm", head.LayerNorm)
+    x = graph.activation(graph.dense(encoder.rows_of(x), "head.dense", head.dense), model.config.hidden_act)
+    logits = encoder.without_padding(encoder.rectangle(graph.dense(x, "head.classifier", head.classifier)))
+    return {"logits": (graph.op("Squeeze", logits, graph.integers(2)), ["batch", "length"])}
+
+
+def _pooled(model: Any, encoder: EncoderGraph, segments: str | None) -> str:
+    """Classifier over the pooled first token: [sequences, classes]. The last layer computes that row only."""
+    graph = encoder.graph
+    first = encoder.encode(segments, first_token=True)
+    pooled = graph.activation(graph.dense(first, "pooler", model.pooler.dense), model.config.pooler_hidden_act)
+    return graph.dense(pooled, "classifier", model.classifier)
+
+
+def _sequence(model: heads.DebertaForSequenceClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    return {"logits": (_pooled(model, encoder, segments), ["batch", model.num_labels])}
+
+
+def _multiple_choice(model: heads.DebertaForMultipleChoice, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    shape = encoder.graph.op("Shape", "input_ids", start=0, end=2)
+    logits = encoder.graph.op("Reshape", _pooled(model, encoder, segments), shape)
+    return {"logits": (logits, ["batch", "choices"])}
+
+
+def _per_token(encoder: EncoderGraph, segments: str | None, name: str, classifier: nn.Linear) -> str:
+    rows = encoder.rows_of(_hidden(encoder, segments))
+    return encoder.rectangle(encoder.graph.dense(rows, name, classifier))
+
+
+def _tokens(model: heads.DebertaForTokenClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    logits = _per_token(encoder, segments, "classifier", model.classifier)
+    return {"logits": (logits, ["batch", "length", model.num_labels])}
+
+
+def _answers(model: heads.DebertaForQuestionAnswering, encoder: EncoderGraph, segments: str | None) -> Outputs:
+    logits = _per_token(encoder, segments, "qa_outputs", model.qa_outputs)
+    start, end = (encoder.graph.op("Gather", logits, encoder.graph.number(i), axis=2) for i in (0, 1))
+    return {"start_logits": (start, ["batch", "length"]), "end_logits": (end, ["batch", "length"])}
+
+
+HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
+    DebertaModel: _bare,
+    heads.DebertaForMaskedLM: _masked_lm,
+    heads.DebertaForReplacedTokenDetection: _replaced_tokens,
+    heads.DebertaForSequenceClassification: _sequence,
+    heads.DebertaForTokenClassification: _tokens,
+    heads.DebertaForQuestionAnswering: _answers,
+    heads.DebertaForMultipleChoice: _multiple_choice,
+}
+
+
+@torch.no_grad()
+def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelProto:
+    """The graph and weights of a model, in fp32."""
+    from onnx import helper
+
+    if type(model) not in HEADS:
+        raise ValueError(f"{type(model).__name__} has no ONNX form; {', '.join(c.__name__ for c in HEADS)} have")
+    if model.dtype != torch.float32:
+        raise ValueError(f"export starts from fp32 weights, these are {model.dtype}: model.float() makes them so")
+    model.eval()
+    graph, backbone = Graph(), model.base_model
+    many = isinstance(model, heads.DebertaForMultipleChoice)
+    names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (backbone.config.type_vocab_size > 0)
+    values = names
+    if many:
+        length = graph.op("Shape", "input_ids", start=2, end=3)
+        shape = graph.op("Concat", graph.integers(-1), length, axis=0)
+        values = [graph.op("Reshape", name, shape) for name in names]
+    encoder = EncoderGraph(graph, backbone, *values[:2])
+    outputs = HEADS[type(model)](model, encoder, values[2] if len(values) > 2 else None)
+    for name, (value, _) in outputs.items():
+        graph.nodes.append(helper.make_node("Identity", [value], [name]))
+    axes = ["batch", "choices", "length"] if many else ["batch", "length"]
+    return helper.make_model(
+        helper.make_graph(
+            graph.nodes,
+            type(model).__name__,
+            [helper.make_tensor_value_info(name, INT64, axes) for name in names],
+            [helper.make_tensor_value_info(name, FLOAT, shape) for name, (_, shape) in outputs.items()],
+            list(graph.constants.values()),
+        ),
+        opset_imports=[helper.make_opsetid("", opset)],
+        ir_version=IR_VERSION,
+        producer_name="debertakit",
+    )
+
+
+def export_onnx(
+    model: DebertaPreTrainedModel | str | Path,
+    out: str | Path,
+    *,
+    tokenizer: Any = None,
+    int8: bool = False,
+    opset: int = OPSET,
+) -> Path:
+    """Write a model, or the one in a folder or under a hub name, to the folder ``out``; returns model.onnx's path.
+
+    The tokenizer comes from the same folder unless given.
+    """
+    _require()
+    import onnx
+
+    newest = onnx.defs.onnx_opset_version()
+    if not OPSET <= opset <= newest:
+        raise ValueError(
+            f"opset {opset} will not do: this graph needs {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
+        )
+    if not isinstance(model, DebertaPreTrainedModel):
+        tokenizer = tokenizer or _tokenizer_of(model)
+        model = _load(model)
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as folder:  # a broken export leaves nothing that looks whole
+        written, full = Path(folder) / "out", Path(folder) / "full"
+        written.mkdir()
+        full.mkdir()
+        target = (full if int8 else written) / "model.onnx"
+        proto = onnx_model(model, opset)
+        big = sum(len(constant.raw_data) for constant in proto.graph.initializer) > ONE_FILE
+        onnx.save(proto, target, save_as_external_data=big, location="model.onnx.data")
+        del proto
+        if int8:
+            quantise(target, written / "model.onnx", big)
+        config = type(model.config)(**{**model.config.to_dict(), "architectures": [type(model).__name__]})
+        config.save_pretrained(written)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(written)
+        for file in written.iterdir():
+            shutil.move(file, out / file.name)
+    return out / "model.onnx"
+
+
+def quantise(source: Path, target: Path, big: bool = False) -> None:
+    """Linear layers of the encoder, and the matrix of the language model, to int8; small heads stay as they are."""
+    import onnx
+    from onnxruntime.quantization import quantize_dynamic
+
+    nodes = onnx.load(source, load_external_data=False).graph.node
+    # onnxruntime turns each Gemm into a MatMul of this name, and an Add, before it looks for names.
+    large = ("layer.", "decoder.", "embeddings.words")
+    linear = [f"{node.name}_MatMul" for node in nodes if node.op_type == "Gemm" and node.input[1].startswith(large)]
+    logging.disable(logging.WARNING)  # it advises a shape inference that this graph does not need
+    try:
+        quantize_dynamic(
+            source,
+            target,
+            op_types_to_quantize=["MatMul", "Gemm"],
+            nodes_to_quantize=linear,
+            per_channel=True,
+            reduce_range=True,
+            use_external_data_format=big,
+        )
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+def _require() -> None:
+    try:
+        import onnx  # noqa: F401
+        import onnxruntime  # noqa: F401
+    except ImportError as error:
+        raise ImportError(f"export to ONNX needs {error.name}: pip install 'debertakit[onnx]'") from None
+
+
+def _load(name: str | Path) -> DebertaPreTrainedModel:
+    """With the head that the config names; Microsoft's own files name none and give the bare encoder."""
+    config = DebertaConfig.from_pretrained(name)
+    wanted = (config.architectures or ["DebertaModel"])[0].replace("DebertaV2", "Deberta")
+    kinds = {kind.__name__: kind for kind in HEADS}
+    if wanted not in kinds:
+        raise ValueError(f"{name} holds a {wanted}, which has no ONNX form; {', '.join(kinds)} have")
+    return kinds[wanted].from_pretrained(name)
+
+
+def _tokenizer_of(name: str | Path) -> Any:
+    from debertakit.text.tokenizers import load_tokenizer
+
+    try:
+        return load_tokenizer(name)
+    except ValueError as error:
+        logger.warning("exporting without a tokenizer: %s", error)
+        return None

@@ -1,0 +1,170 @@
+"""What every predictor shares: inputs to rows, rows to outputs in batches without padding, outputs to results.
+
+    check    an input that cannot be read raises, and says why
+    encode   inputs -> rows of tokens; one input may be several rows (windows, labels, options)
+    run      rows -> what the model says of each, sorted by length, as many to a batch as a budget of tokens allows
+    decide   inputs, rows and outputs -> a result for each input
+
+Calling a predictor does all four. The HTTP server does the third for many callers at once.
+
+A text longer than the model's ``max_length`` is read in overlapping windows whose outputs are averaged
+(``long="windows"``), whole, with distant relative positions in shared buckets (``"whole"``; not with absolute
+positions), or only as far as it fits (``"cut"``).
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+
+from debertakit.finetuning.batches import Collator, budget_batches
+from debertakit.finetuning.examples import Kind
+from debertakit.finetuning.features import Row
+from debertakit.finetuning.losses import task_logits
+from debertakit.finetuning.models import longest_input
+from debertakit.inference.results import Result
+
+Input = Mapping[str, Any]
+Long = Literal["windows", "whole", "cut"]
+LOOK_AHEAD = 4096
+"""Inputs that are sorted by length together."""
+
+
+class Predictor:
+    kind: ClassVar[Kind] = "single-label"
+    """Which logits the model gives (finetuning/losses.py)."""
+    fields: ClassVar[tuple[str, ...]] = ("text",)
+    """What an input must have. A plain string stands for the first."""
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(
+        self, model: Any, tokenizer: Any, *, max_length: int | None = None, long: Long = "windows", budget: int = 2048
+    ):
+        if long not in get_args(Long):
+            raise ValueError(f"long={long!r}: {', '.join(get_args(Long))}")
+        longest, ends_there = longest_input(model, tokenizer)
+        if long == "whole" and ends_there:
+            raise ValueError(
+                f"long='whole': this model has absolute positions for {longest} tokens; take windows or cut"
+            )
+        if max_length is not None and (max_length < 8 or (max_length > longest and ends_there)):
+            raise ValueError(f"max_length={max_length}: from 8 to {longest} for this model")
+        self.model, self.tokenizer, self.long, self.budget = model.eval(), tokenizer, long, budget
+        self.max_length = max_length or longest
+        self.device = next(model.parameters()).device
+
+    def __call__(self, inputs: Any) -> Any:
+        """One input (a string, or a mapping with ``fields``), or a list of them; a result for each."""
+        if isinstance(inputs, (str, Mapping)):
+            return self([inputs])[0]
+        return [
+            result for start in range(0, len(inputs), LOOK_AHEAD) for result in self._some(inputs[start:][:LOOK_AHEAD])
+        ]
+
+    def _some(self, inputs: Sequence[Any]) -> list[Result]:
+        items = [self.check(item) for item in inputs]
+        rows = self.encode(items)
+        return self.decide(items, rows, self.run(rows))
+
+    # ------------------------------------------------------------------------------------------------ the four steps
+
+    def check(self, item: Any) -> Input:
+        """The input as a mapping; raises where it has not what this predictor reads."""
+        if isinstance(item, str):
+            item = {self.fields[0]: item}
+        if not isinstance(item, Mapping):
+            raise ValueError(
+                f"an input is a text or a mapping with {', '.join(self.fields)}; got {type(item).__name__}"
+            )
+        for name in self.fields:
+            if name not in item:
+                raise ValueError(f"an input needs {', '.join(self.fields)}; {name} is missing")
+        for name in (*self.fields, *self.optional):
+            value = item.get(name)
+            if isinstance(value, str) and not value.strip() and name in self.fields:
+                raise ValueError(f"{name} is empty")
+            if value is not None and not isinstance(value, (str, list, tuple)):
+                raise ValueError(f"{name} must be text, not {type(value).__name__}")
+        return item
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        return self.text_rows([(item["text"], item.get("pair")) for item in items])
+
+    @torch.inference_mode()
+    def run(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        found: list[np.ndarray] = [np.empty(0)] * len(rows)
+        collate = Collator(self.tokenizer, self.kind)
+        for indices in budget_batches([row.tokens for row in rows], self.budget):
+            together = [rows[i] for i in indices]
+            batch = {key: value.to(self.device) for key, value in collate(together).items() if key != "labels"}
+            for index, output in zip(indices, self.forward(batch, together), strict=True):
+                found[index] = output
+        return found
+
+    def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
+        """An array for each row."""
+        logits = task_logits(self.model, batch, self.kind).cpu().numpy()
+        lengths = [len(row.ids[0]) for row in rows]
+        if self.kind == "tagging":
+            return [values[:length].copy() for values, length in zip(logits, lengths, strict=True)]
+        if self.kind == "qa":
+            return [values[:, :length].copy() for values, length in zip(logits, lengths, strict=True)]
+        if self.kind == "choice":
+            return [values[: len(row.ids)].copy() for values, row in zip(logits, rows, strict=True)]
+        return [np.atleast_1d(values).copy() for values in logits]
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        raise NotImplementedError
+
+    # -------------------------------------------------------------------------------------------------------- texts
+
+    def text_rows(self, texts: Sequence[tuple[str, str | None]]) -> list[Row]:
+        """One row for each text or pair; several windows where it is too long."""
+        encoded = self.tokenizer([text if pair is None else (text, pair) for text, pair in texts])
+        segments = encoded.get("token_type_ids") or [None] * len(texts)
+        rows = []
+        for index, (ids, segment) in enumerate(zip(encoded["input_ids"], segments, strict=True)):
+            if len(ids) <= self.max_length or self.long == "whole":
+                rows.append(Row(index, [ids], segment and [segment]))
+            else:
+                rows += self._windows(index, *texts[index])
+        return rows
+
+    def _windows(self, index: int, text: str, pair: str | None) -> Iterator[Row]:
+        """Overlapping by a quarter. Of a pair the longer text is cut into windows, each with the whole of the other."""
+        kept = self.max_length // 2
+        if pair is None:
+            given, which = (text,), "only_first"
+        else:
+            sizes = [len(ids) for ids in self.tokenizer([text, pair], add_special_tokens=False)["input_ids"]]
+            longer = int(sizes[1] >= sizes[0])
+            both = [text, pair]
+            if sizes[1 - longer] > kept:  # both are long: of the shorter one, its beginning
+                both[1 - longer] = self._beginning(both[1 - longer], kept)
+            given, which = tuple(both), ("only_first", "only_second")[longer]
+        encoded = self.tokenizer(
+            *given,
+            truncation=which,
+            max_length=self.max_length,
+            stride=self.max_length // 8 if pair is not None else self.max_length // 4,
+            return_overflowing_tokens=self.long == "windows",
+        )
+        if self.long == "cut":
+            encoded = {key: [value] for key, value in encoded.items()}
+        segments = encoded.get("token_type_ids") or [None] * len(encoded["input_ids"])
+        for ids, segment in zip(encoded["input_ids"], segments, strict=True):
+            yield Row(index, [ids], segment and [segment])
+
+    def _beginning(self, text: str, tokens: int) -> str:
+        offsets = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
+        return text[: offsets[tokens - 1][1]]
+
+
+def averaged(rows: Sequence[Row], outputs: Sequence[np.ndarray], count: int) -> np.ndarray:
+    """[count, ...]: the mean over the windows of each."""
+    windows: dict[int, list[np.ndarray]] = defaultdict(list)
+    for row, output in zip(rows, outputs, strict=True):
+        windows[row.example].append(output)
+    return np.stack([np.mean(windows[index], axis=0, dtype=np.float64) for index in range(count)])

@@ -1,0 +1,354 @@
+"""The predictors, one for each task. ``load`` chooses by what the model's head is.
+
+predict = load("my-model")                       # classify, tag, answer, ... as its head does
+predict("a text"); predict(["many", "texts"])
+load("my-nli-model", "zero-shot", labels=["sport", "politics"])("the match ended in a draw")
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from debertakit.finetuning.examples import Choice, Kind, Question, Tagged
+from debertakit.finetuning.features import Encoder, Row
+from debertakit.finetuning.models import HEADS, load_config, load_model, load_tokenizer_of
+from debertakit.finetuning.predict import decide, sigmoid, softmax
+from debertakit.inference.fill import MaskFiller
+from debertakit.inference.predictor import Input, Predictor, averaged
+from debertakit.inference.results import (
+    Answer,
+    Answers,
+    Chosen,
+    Classification,
+    Embedding,
+    Entities,
+    Entity,
+    Label,
+    Result,
+    Score,
+)
+
+# A word, for tagging: letters and digits with what joins them, one Chinese character, or one other sign.
+WORD = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]|[^\W\u3400-\u9fff\U00020000-\U0003ffff]+|[^\w\s]")
+
+
+class TextClassifier(Predictor):
+    """The labels of a text or a pair of texts; of a regression model, its value."""
+
+    optional = ("pair",)
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        logits = averaged(rows, outputs, len(items))  # [items, labels]
+        config = self.model.config
+        if config.num_labels == 1:
+            return [Score(float(values[0])) for values in logits]
+        names = [config.id2label[index] for index in range(config.num_labels)]
+        if config.problem_type == "multi_label_classification":
+            return [several(names, sigmoid(values)) for values in logits]
+        return [best(names, softmax(values)) for values in logits]
+
+
+def best(names: Sequence[str], chances: np.ndarray) -> Classification:
+    ranked = _ranked(names, chances)
+    return Classification([ranked[0].label], ranked)
+
+
+def several(names: Sequence[str], chances: np.ndarray) -> Classification:
+    ranked = _ranked(names, chances)
+    return Classification([label.label for label in ranked if label.score >= 0.5], ranked)
+
+
+def _ranked(names: Sequence[str], chances: np.ndarray) -> list[Label]:
+    return [Label(names[i], float(chances[i])) for i in np.argsort(-chances, kind="stable")]
+
+
+class ZeroShotClassifier(Predictor):
+    """Labels that no one trained for: a model of entailment judges "This example is {label}." for each.
+
+    One label:   softmax over labels of the entailment logit.   Several: softmax over (entailment, contradiction) each.
+    """
+
+    optional = ("labels",)
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        labels: Sequence[str] = (),
+        template: str = "This example is {}.",
+        multi_label: bool = False,
+        **others: Any,
+    ):
+        super().__init__(model, tokenizer, **others)
+        names = {name.lower(): index for index, name in model.config.id2label.items()}
+        entails = [index for name, index in names.items() if name.startswith("entail")]
+        contradicts = [index for name, index in names.items() if name.startswith(("contradict", "not_entail"))]
+        if not entails or not contradicts:
+            raise ValueError(f"zero-shot needs a model of entailment; this one's labels are {', '.join(names)}")
+        self.entails, self.contradicts = entails[0], contradicts[0]
+        if template.count("{}") != 1:
+            raise ValueError(f"template={template!r}: one {{}} for the label")
+        self.labels, self.template, self.multi_label = tuple(labels), template, multi_label
+
+    def check(self, item: Any) -> Input:
+        item = super().check(item)
+        labels = item.get("labels", self.labels)
+        if not labels or isinstance(labels, str) or not all(isinstance(x, str) and x.strip() for x in labels):
+            raise ValueError("zero-shot needs labels: a list of texts")
+        return {**item, "labels": list(dict.fromkeys(labels))}
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        return self.text_rows([(item["text"], self.template.format(x)) for item in items for x in item["labels"]])
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        logits = averaged(rows, outputs, sum(len(item["labels"]) for item in items))
+        found: list[Result] = []
+        start = 0
+        for item in items:
+            names = item["labels"]
+            own = logits[start : start + len(names)]
+            start += len(names)
+            if self.multi_label or len(names) == 1:
+                chances = softmax(own[:, [self.contradicts, self.entails]])[:, 1]
+                found.append(several(names, chances))
+            else:
+                found.append(best(names, softmax(own[:, self.entails])))
+        return found
+
+
+class EntityTagger(Predictor):
+    """Named entities with their places in the text. A word here is what WORD matches; Chinese goes by character."""
+
+    kind = "tagging"
+
+    def __init__(self, model: Any, tokenizer: Any, **others: Any):
+        super().__init__(model, tokenizer, **others)
+        config = model.config
+        self.labels = tuple(config.id2label[index] for index in range(config.num_labels))
+        length = 10**6 if self.long == "whole" else self.max_length
+        self.encoder = Encoder("tagging", tokenizer, self.labels, length)
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        return self.encoder.encode(self._examples(items)).rows
+
+    def _examples(self, items: Sequence[Input]) -> list[Tagged]:
+        return [Tagged("", tuple(match.group() for match in WORD.finditer(item["text"])) or ("",)) for item in items]
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        predictions = decide("tagging", self._examples(items), rows, outputs, self.labels)
+        found: list[Result] = []
+        for item, prediction in zip(items, predictions, strict=True):
+            places = [match.span() for match in WORD.finditer(item["text"])]
+            found.append(Entities(entities(item["text"], places, prediction.value, prediction.probabilities)))
+        return found
+
+
+def entities(text: str, places: list[tuple[int, int]], tags: Sequence[str], chances: Sequence[float]) -> list[Entity]:
+    """Runs of B-X I-X ...; an I-X that continues nothing begins an entity. Its score: the mean of its words'."""
+    found: list[tuple[str, int, int, list[float]]] = []
+    before = "O"
+    for (start, end), tag, chance in zip(places, tags, chances, strict=False):
+        if tag != "O":
+            kind = tag.partition("-")[2] or tag
+            if tag.startswith("B-") or before == "O" or before.partition("-")[2] != kind:
+                found.append((kind, start, end, [chance]))
+            else:
+                found[-1] = (kind, found[-1][1], end, [*found[-1][3], chance])
+        before = tag
+    return [Entity(kind, text[a:b], a, b, float(np.mean(chance))) for kind, a, b, chance in found]
+
+
+class QuestionAnswerer(Predictor):
+    """The place of the context that answers a question, over all windows of it; or that there is none."""
+
+    kind = "qa"
+    fields = ("question", "context")
+
+    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, no_answer: bool = True, **others: Any):
+        super().__init__(model, tokenizer, **others)
+        self.top, self.threshold = top, 0.0 if no_answer else np.inf
+        self.encoder = Encoder("qa", tokenizer, (), 10**6 if self.long == "whole" else self.max_length)
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        return self.encoder.encode(self._examples(items)).rows
+
+    def _examples(self, items: Sequence[Input]) -> list[Question]:
+        return [Question("", item["question"], item["context"]) for item in items]
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        found: list[Result] = []
+        for prediction in decide("qa", self._examples(items), rows, outputs, (), self.threshold):
+            scores = np.array([answer.score for answer in prediction.answers])
+            nothing = prediction.no_answer + scores[0] if len(scores) else np.inf
+            allowed = nothing if np.isfinite(self.threshold) and np.isfinite(nothing) else -np.inf
+            chances = softmax([*scores, allowed]) if len(scores) else np.array([1.0])
+            answers = [
+                Answer(answer.text, answer.start, answer.start + len(answer.text), float(chance))
+                for answer, chance in zip(prediction.answers[: self.top], chances, strict=False)
+            ]
+            found.append(Answers(prediction.value, float(chances[-1]), answers))
+        return found
+
+
+class OptionChooser(Predictor):
+    """Which option goes with a text?"""
+
+    kind = "choice"
+    fields = ("text", "options")
+    optional = ("pair",)
+
+    def __init__(self, model: Any, tokenizer: Any, **others: Any):
+        super().__init__(model, tokenizer, **{**others, "long": others.get("long", "cut")})
+        self.encoder = Encoder("choice", tokenizer, (), 10**6 if self.long == "whole" else self.max_length)
+
+    def check(self, item: Any) -> Input:
+        item = super().check(item)
+        options = item["options"]
+        if isinstance(options, str) or len(options) < 2 or not all(isinstance(x, str) and x.strip() for x in options):
+            raise ValueError("options: two or more texts")
+        return item
+
+    def encode(self, items: Sequence[Input]) -> list[Row]:
+        choices = [Choice("", item["text"], item.get("pair") or "", tuple(item["options"])) for item in items]
+        return self.encoder.encode(choices).rows
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        found: list[Result] = []
+        for item, values in zip(items, outputs, strict=True):
+            chances = softmax(values)
+            index = int(chances.argmax())
+            found.append(Chosen(index, item["options"][index], chances.tolist()))
+        return found
+
+
+class PairScorer(Predictor):
+    """How well two texts match: the value of a regression model, or the probability of its second label."""
+
+    fields = ("text", "pair")
+
+    def __init__(self, model: Any, tokenizer: Any, **others: Any):
+        super().__init__(model, tokenizer, **others)
+        if model.config.num_labels > 2:
+            raise ValueError(f"scoring needs a model with one or two labels, and this has {model.config.num_labels}")
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        logits = averaged(rows, outputs, len(items))
+        values = logits[:, 0] if logits.shape[1] == 1 else softmax(logits)[:, 1]
+        return [Score(float(value)) for value in values]
+
+    def rank(self, query: str, texts: Sequence[str], top: int | None = None) -> list[tuple[int, float]]:
+        """(index into ``texts``, score), the best first."""
+        scores = [result.score for result in self([{"text": query, "pair": text} for text in texts])]
+        order = sorted(range(len(texts)), key=lambda i: -scores[i])[:top]
+        return [(index, scores[index]) for index in order]
+
+
+class Embedder(Predictor):
+    """A vector for a text: the mean of its tokens' last hidden states (or [CLS]'s), of length 1."""
+
+    def __init__(self, model: Any, tokenizer: Any, *, pooling: Literal["mean", "cls"] = "mean", **others: Any):
+        super().__init__(model, tokenizer, **others)
+        if pooling not in ("mean", "cls"):
+            raise ValueError(f"pooling={pooling!r}: mean or cls")
+        self.pooling = pooling
+
+    def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
+        hidden = self.model(**batch).last_hidden_state.float()
+        if self.pooling == "cls":
+            return list(hidden[:, 0].cpu().numpy())
+        mask = batch["attention_mask"][..., None].to(hidden.dtype)
+        return list((hidden * mask).sum(1).cpu().numpy())  # a sum: windows weigh by their tokens
+
+    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+        pooled = averaged(rows, outputs, len(items))
+        unit = pooled / np.linalg.norm(pooled, axis=-1, keepdims=True).clip(1e-12)
+        return [Embedding(vector.tolist()) for vector in unit]
+
+
+TASKS: dict[str, type[Predictor]] = {
+    "classify": TextClassifier,
+    "zero-shot": ZeroShotClassifier,
+    "ner": EntityTagger,
+    "answer": QuestionAnswerer,
+    "choose": OptionChooser,
+    "fill": MaskFiller,
+    "score": PairScorer,
+    "embed": Embedder,
+}
+HEAD_TASKS = {
+    "SequenceClassification": "classify",
+    "TokenClassification": "ner",
+    "QuestionAnswering": "answer",
+    "MultipleChoice": "choose",
+    "MaskedLM": "fill",
+}
+
+
+def load(
+    model: str | Path, task: str | None = None, *, backend: Literal["torch", "onnx"] = "torch", **options: Any
+) -> Predictor:
+    """A predictor from a folder or hub name. ``task``: one of TASKS; by default what the model's head is for."""
+    config = load_config(model)
+    head = _head(config)
+    chosen = task or HEAD_TASKS.get(head, "embed")
+    if chosen not in TASKS:
+        close = difflib.get_close_matches(chosen, TASKS, n=1)
+        raise ValueError(f"unknown task {chosen!r}; " + (f"did you mean {close[0]}?" if close else ", ".join(TASKS)))
+    cls = TASKS[chosen]
+    needed = {"fill": "MaskedLM", "embed": head}.get(chosen, HEADS[cls.kind])
+    if head != needed:
+        raise ValueError(f"{model} has {_named(head)}; {chosen} needs {_named(needed)} (deberta finetune makes one)")
+    if chosen == "embed":
+        options.setdefault("pooling", _stored_pooling(Path(model)))
+    network = _onnx(model) if backend == "onnx" else _network(model, chosen, cls.kind, config)
+    return cls(network, load_tokenizer_of(model), **options)
+
+
+def _head(config: Any) -> str:
+    """ "SequenceClassification" of DebertaV2ForSequenceClassification; "" for a bare encoder."""
+    architecture = (config.architectures or [""])[0]
+    return architecture.rpartition("For")[2] if "For" in architecture else ""
+
+
+def _named(head: str) -> str:
+    return f"a head for {head}" if head else "no head"
+
+
+def _network(model: str | Path, task: str, kind: Kind, config: Any) -> Any:
+    if task not in ("fill", "embed"):
+        labels = tuple(config.id2label[i] for i in range(config.num_labels))
+        network = load_model(model, kind, labels if kind != "qa" else ())
+        network.config.problem_type = config.problem_type  # load_model's is for training
+        return network
+    from debertakit.config import MODEL_TYPES
+
+    if config.model_type in MODEL_TYPES:
+        from debertakit.heads import DebertaForMaskedLM
+        from debertakit.model import DebertaModel
+
+        cls: Any = DebertaForMaskedLM if task == "fill" else DebertaModel
+    else:
+        import transformers
+
+        cls = transformers.AutoModelForMaskedLM if task == "fill" else transformers.AutoModel
+    return cls.from_pretrained(model, dtype=torch.float32)
+
+
+def _onnx(model: str | Path) -> Any:
+    from debertakit.inference.onnx import OnnxModel
+
+    return OnnxModel(model)
+
+
+def _stored_pooling(folder: Path) -> str:
+    """As a sentence-transformers folder says; the mean where nothing does."""
+    path = folder / "1_Pooling" / "config.json"
+    stored: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return "cls" if stored.get("pooling_mode_cls_token") else "mean"

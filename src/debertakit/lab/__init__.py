@@ -1,0 +1,1 @@
+"""The family and its ablations on one harness."""

@@ -1,0 +1,218 @@
+"""Recipes of the family: BERT, RoBERTa, ALBERT, SpanBERT and XLNet, and DeBERTa with its parts switched off.
+
+``*-base`` are the published ones, as far as they were published (docs/family.md says what is not). ``*-tiny`` are all
+of the size of ``tiny``, on its data and budget: what differs is model, objective, masking and tokenizer.
+Other models than DeBERTa learn at a third of its rate: BERT at 3e-3 fell back (measured), the rest was not tuned.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from debertakit.objectives import Objectives
+from debertakit.pretraining.optim import Optimizer
+from debertakit.pretraining.settings import Data, PretrainConfig
+from debertakit.text.masking import Masking
+
+
+def bert_base() -> PretrainConfig:
+    """BERT base: static token masks and next-sentence prediction, WordPiece, 256 x 512 tokens a step."""
+    return PretrainConfig(
+        name="bert-base",
+        family="bert",
+        model={},  # transformers' default
+        objectives=Objectives(mlm=1.0, nsp=1.0),
+        masking=Masking("token", dynamic=False),
+        optimizer=Optimizer(lr=1e-4, warmup_steps=10_000),
+        data=Data(tokenizer="wordpiece", vocab_size=30522, step_tokens=256 * 512),
+    )
+
+
+def roberta_base() -> PretrainConfig:
+    """RoBERTa base: dynamic masks, full sentences, no NSP, byte BPE, 8,192 x 512 tokens a step."""
+    return PretrainConfig(
+        name="roberta-base",
+        family="roberta",
+        model={"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5},
+        masking=Masking("token"),
+        optimizer=Optimizer(lr=6e-4, beta2=0.98, warmup_steps=24_000, clip=0.0),
+        data=Data(tokenizer="bpe", vocab_size=50265, step_tokens=8192 * 512, mode="blocks"),
+        steps=500_000,
+    )
+
+
+def albert_base() -> PretrainConfig:
+    """ALBERT base: factorised embeddings, one layer for all, n-gram masks, sentence order, 4,096 x 512 a step."""
+    return PretrainConfig(
+        name="albert-base",
+        family="albert",
+        model={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "share": "all"},
+        objectives=Objectives(mlm=1.0, sop=1.0),
+        masking=Masking("ngram", max_ngram=3),
+        optimizer=Optimizer(lr=2e-4, warmup_steps=3125),  # theirs is LAMB, at 1.76e-3
+        data=Data(tokenizer="unigram", vocab_size=30_000, step_tokens=4096 * 512),
+        steps=125_000,
+    )
+
+
+def spanbert_base() -> PretrainConfig:
+    """SpanBERT base: geometric spans and their boundaries, single sequences, 256 x 512 tokens a step."""
+    base = bert_base()
+    return replace(
+        base,
+        name="spanbert-base",
+        objectives=Objectives(mlm=1.0, sbo=1.0),
+        masking=Masking("span", replace_by="span", span_p=0.2, max_span=10),
+        optimizer=replace(base.optimizer, eps=1e-8, weight_decay=0.1),
+        data=replace(base.data, vocab_size=28996),
+        steps=2_400_000,
+    )
+
+
+def xlnet_base() -> PretrainConfig:
+    """XLNet base: the last sixth of a random order predicted, by spans of 1 to 5 words, 8,192 x 512 a step."""
+    return PretrainConfig(
+        name="xlnet-base",
+        family="xlnet",
+        model={**_xlnet_shape(12, 768, 12, 3072), "dropout": 0.1},
+        objectives=Objectives(mlm=0.0, plm=1.0),
+        masking=Masking("ngram", rate=1 / 6, max_ngram=5),
+        optimizer=Optimizer(lr=4e-4, warmup_steps=40_000),
+        data=Data(tokenizer="unigram", vocab_size=32_000, step_tokens=8192 * 512),
+        steps=500_000,
+    )
+
+
+def bert_tiny() -> PretrainConfig:
+    """BERT, 4 x 128: static token masks, next-sentence prediction, WordPiece."""
+    return _tiny(bert_base(), "bert-tiny", _bert_shape(), lr=1e-3)
+
+
+def roberta_tiny() -> PretrainConfig:
+    """RoBERTa, 4 x 128: dynamic token masks over full sentences, byte BPE."""
+    return _tiny(roberta_base(), "roberta-tiny", {**_bert_shape(), "type_vocab_size": 1}, lr=1e-3)
+
+
+def albert_tiny() -> PretrainConfig:
+    """ALBERT, 4 x 128: words of 64, all layers one, n-gram masks, sentence order."""
+    fields = {"embedding_size": 64, "classifier_dropout_prob": 0.0, "share": "all"}
+    return _tiny(albert_base(), "albert-tiny", {**_bert_shape(), **fields}, lr=1e-3)
+
+
+def albert_tiny_ffn() -> PretrainConfig:
+    """albert-tiny with the feed-forward layers shared, the attention not."""
+    return _with(albert_tiny(), "albert-tiny-ffn", share="ffn")
+
+
+def albert_tiny_attention() -> PretrainConfig:
+    """albert-tiny with the attention shared, the feed-forward layers not."""
+    return _with(albert_tiny(), "albert-tiny-attention", share="attention")
+
+
+def spanbert_tiny() -> PretrainConfig:
+    """SpanBERT, 4 x 128: geometric spans, told also from the tokens around them."""
+    return _tiny(spanbert_base(), "spanbert-tiny", _bert_shape(), lr=1e-3)
+
+
+def xlnet_tiny() -> PretrainConfig:
+    """XLNet, 4 x 128: the last sixth of a random order predicted, two streams, relative positions."""
+    return _tiny(xlnet_base(), "xlnet-tiny", {**_xlnet_shape(4, 128, 4, 512), "dropout": 0.0}, lr=1e-3)
+
+
+def v1_tiny() -> PretrainConfig:
+    """tiny in DeBERTa v1's layout: every distance its own row, projections of their own for positions."""
+    v1 = {"model_type": "deberta", "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
+    return _with(_tiny_deberta(), "v1-tiny", **v1)
+
+
+def v2_tiny() -> PretrainConfig:
+    """tiny in DeBERTa v2's layout: with the convolution beside the first layer."""
+    return _with(_tiny_deberta(), "v2-tiny", conv_kernel_size=3, conv_act="gelu")
+
+
+def tiny_no_c2p() -> PretrainConfig:
+    """tiny without content-to-position scores."""
+    return _with(_tiny_deberta(), "tiny-no-c2p", pos_att_type=["p2c"])
+
+
+def tiny_no_p2c() -> PretrainConfig:
+    """tiny without position-to-content scores."""
+    return _with(_tiny_deberta(), "tiny-no-p2c", pos_att_type=["c2p"])
+
+
+def tiny_no_emd_c2p() -> PretrainConfig:
+    """tiny without the mask decoder and content-to-position scores."""
+    return _with(tiny_no_c2p(), "tiny-no-emd-c2p", emd_steps=0)
+
+
+def tiny_no_emd_p2c() -> PretrainConfig:
+    """tiny without the mask decoder and position-to-content scores."""
+    return _with(tiny_no_p2c(), "tiny-no-emd-p2c", emd_steps=0)
+
+
+def tiny_absolute() -> PretrainConfig:
+    """tiny with absolute positions in the input and nothing else: the paper's RoBERTa-ReImp."""
+    base = _tiny_deberta()
+    off = {"relative_attention": False, "pos_att_type": [], "norm_rel_ebd": "none", "emd_steps": 0}
+    plain = _with(base, "tiny-absolute", **off, position_biased_input=True)
+    return replace(plain, optimizer=replace(base.optimizer, lr=1e-3))
+
+
+FAMILY: dict[str, Callable[[], PretrainConfig]] = {
+    "bert-base": bert_base,
+    "roberta-base": roberta_base,
+    "albert-base": albert_base,
+    "spanbert-base": spanbert_base,
+    "xlnet-base": xlnet_base,
+    "bert-tiny": bert_tiny,
+    "roberta-tiny": roberta_tiny,
+    "albert-tiny": albert_tiny,
+    "albert-tiny-ffn": albert_tiny_ffn,
+    "albert-tiny-attention": albert_tiny_attention,
+    "spanbert-tiny": spanbert_tiny,
+    "xlnet-tiny": xlnet_tiny,
+    "v1-tiny": v1_tiny,
+    "v2-tiny": v2_tiny,
+    "tiny-no-c2p": tiny_no_c2p,
+    "tiny-no-p2c": tiny_no_p2c,
+    "tiny-no-emd-c2p": tiny_no_emd_c2p,
+    "tiny-no-emd-p2c": tiny_no_emd_p2c,
+    "tiny-absolute": tiny_absolute,
+}
+
+
+def _tiny_deberta() -> PretrainConfig:
+    from debertakit.pretraining.recipes import tiny  # which lists the recipes of this file
+
+    return tiny()
+
+
+def _tiny(base: PretrainConfig, name: str, model: dict[str, Any], *, lr: float) -> PretrainConfig:
+    """A published recipe at the size, on the data and with the budget of ``tiny``."""
+    tiny = _tiny_deberta()
+    return replace(
+        tiny,
+        name=name,
+        family=base.family,
+        model=model,
+        objectives=base.objectives,
+        masking=base.masking,
+        optimizer=replace(tiny.optimizer, lr=lr),
+        data=replace(tiny.data, tokenizer=base.data.tokenizer, mode=base.data.mode),
+    )
+
+
+def _with(config: PretrainConfig, name: str, **fields: Any) -> PretrainConfig:
+    return replace(config, name=name, model={**config.model, **fields})
+
+
+def _bert_shape() -> dict[str, Any]:
+    shape = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return {**shape, **dropout, "max_position_embeddings": 128}
+
+
+def _xlnet_shape(layers: int, hidden: int, heads: int, inner: int) -> dict[str, Any]:
+    """Each chunk for itself, so no memory; [CLS] stands in front here, and that is where a classifier should look."""
+    shape = {"n_layer": layers, "d_model": hidden, "n_head": heads, "d_inner": inner}
+    return {**shape, "mem_len": None, "summary_type": "first"}

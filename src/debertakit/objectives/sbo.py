@@ -1,0 +1,59 @@
+"""Span-boundary objective (SpanBERT): a hidden span told from the two tokens around it.
+
+For token i of a hidden span s .. e, with x the last layer's rows and p an embedding of the place within the span:
+
+    h_0 = [x_{s-1}; x_{e+1}; p_{i-s}]
+    h_1 = LayerNorm(GELU(W_1 h_0)),   y_i = LayerNorm(GELU(W_2 h_1))
+    loss = - sum over i of  log softmax(E y_i + b)[token_i]
+
+E is the word table. Spans that touch are one span here, so that x_{s-1} and x_{e+1} are never hidden themselves; [CLS]
+and [SEP] bound the spans at the ends of a sequence. As in the released code, places from LONGEST on are not asked for.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
+
+LONGEST = 20
+PLACE_SIZE = 200
+
+
+class SpanBoundary(Objective):
+    decodes = False
+
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+        config = backbone.config
+        words = backbone.word_table()
+        self.places = nn.Embedding(LONGEST, PLACE_SIZE)
+        self.dense_1 = nn.Linear(2 * config.hidden_size + PLACE_SIZE, config.hidden_size)
+        self.LayerNorm_1 = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
+        self.dense_2 = nn.Linear(config.hidden_size, words.shape[1])
+        self.LayerNorm_2 = nn.LayerNorm(words.shape[1], config.layer_norm_eps)
+        self.bias = nn.Parameter(torch.zeros(words.shape[0]))
+        for module in (self.places, self.dense_1, self.dense_2):
+            nn.init.normal_(module.weight, std=config.initializer_range)
+        for layer in (self.dense_1, self.dense_2):
+            nn.init.zeros_(layer.bias)
+
+    def ask(self, view: View) -> Asked:
+        assert view.masked is not None
+        hidden = view.masked.positions
+        opens = np.diff(hidden, prepend=-2) != 1
+        closes = np.diff(hidden, append=len(view.ids) + 1) != 1
+        span = np.cumsum(opens) - 1
+        first, last = hidden[opens][span], hidden[closes][span]
+        asked = hidden - first < LONGEST
+        rows = np.concatenate([first[asked] - 1, last[asked] + 1])
+        return Asked(as_tensor(rows), as_tensor(view.masked.targets[asked]), as_tensor((hidden - first)[asked]))
+
+    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+        assert asked.places is not None
+        left, right = hidden.chunk(2)
+        x = torch.cat([left, right, self.places(asked.places)], -1)
+        x = self.LayerNorm_1(F.gelu(self.dense_1(x)))
+        x = self.LayerNorm_2(F.gelu(self.dense_2(x)))
+        return self.outcome(F.linear(x, backbone.word_table(), self.bias), asked.targets)

@@ -1,0 +1,325 @@
+"""The models that are pretrained, of every family, behind what objectives ask of them (``objectives.base.Backbone``).
+
+DeBERTa is ours and runs packed. BERT, RoBERTa, ALBERT, ELECTRA and XLNet are transformers' own classes, untouched: the
+packed view is padded to [n, longest], run through the stock model, and the rows are gathered back. Language-model
+heads, and the heads for pairs of texts where the stock class has one, are the stock ones too, so that what is saved
+loads in transformers under its own class with nothing left over.
+"""
+
+import copy
+import typing
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel
+from transformers.models.auto import CONFIG_MAPPING
+
+from debertakit.config import DebertaConfig
+from debertakit.decoding import decode_masks
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, Source
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.model import DebertaPreTrainedModel
+from debertakit.objectives.base import Backbone, View, ViewName
+from debertakit.pretraining.settings import PretrainConfig, known
+
+Sharing = Literal["all", "attention", "ffn", "none"]
+
+WORD_HEADS: dict[str, Any] = {
+    "bert": lambda model, hidden: model.cls.predictions(hidden),
+    "roberta": lambda model, hidden: model.lm_head(hidden),
+    "albert": lambda model, hidden: model.predictions(hidden),
+    "electra": lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+    "xlnet": lambda model, hidden: model.lm_loss(hidden),
+}
+PAIR_HEADS: dict[str, Any] = {
+    "BertForPreTraining": lambda model, first: model.cls.seq_relationship(model.bert.pooler(first[:, None])),
+    "AlbertForPreTraining": lambda model, first: model.sop_classifier(
+        model.albert.pooler_activation(model.albert.pooler(first))
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class DebertaBackbone:
+    model: Any
+    """Any of our models: its encoder is ``deberta``, its language-model head, where it has one, ``lm_predictions``."""
+    views: tuple[ViewName, ...] = ("masked", "causal")
+    has_pair_head: bool = False
+
+    @property
+    def config(self) -> DebertaConfig:
+        return self.model.config
+
+    @property
+    def knows_positions(self) -> bool:
+        return self.config.position_biased_input
+
+    def hidden_rows(
+        self, view: View, decoded: Tensor | None, plain: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """The last layer is run only where it is read: the mask decoder stands on the one below."""
+        encoder, packed = self.model.deberta, view.packed()
+        if decoded is None or self.config.emd_steps <= 0:
+            last = encoder.encode(packed).last
+            return None if decoded is None else last[decoded], None if plain is None else last[plain]
+        if plain is None:
+            below, read = encoder.encode(packed, depth=self.config.num_hidden_layers - 1).last, None
+        else:
+            encoded = encoder.encode(packed, keep_hidden=True)
+            below, read = encoded.hidden_states[-2], encoded.last[plain]
+        return decode_masks(encoder, below, decoded, packed), read
+
+    def word_table(self) -> Tensor:
+        return self.model.deberta.embeddings.word_embeddings.weight
+
+    def word_logits(self, hidden: Tensor) -> Tensor:
+        return self.model.lm_predictions.lm_head(hidden, self.word_table())
+
+    def pair_logits(self, hidden: Tensor) -> Tensor:
+        raise ValueError("DeBERTa has no head for pairs of texts; the objective brings its own")
+
+
+@dataclass(frozen=True, eq=False)
+class Seq2SeqBackbone:
+    """DeBERTa-D: rows are the decoder's."""
+
+    model: DebertaForSeq2SeqLM
+    views: tuple[ViewName, ...] = ("infilled",)
+    knows_positions: bool = True
+    has_pair_head: bool = False
+
+    @property
+    def config(self) -> DebertaSeq2SeqConfig:
+        return self.model.config
+
+    def hidden_rows(
+        self, view: View, decoded: Tensor | None, plain: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        assert view.written is not None
+        assert plain is not None
+        packed = view.packed()
+        source = Source(self.model.encoder.encode(packed).last, packed.layout)
+        return None, self.model.decode(view.written.packed(), source)[plain]
+
+    def word_table(self) -> Tensor:
+        table: Any = self.model.get_input_embeddings()
+        return table.weight
+
+    def word_logits(self, hidden: Tensor) -> Tensor:
+        return self.model.lm_predictions.lm_head(hidden, self.word_table())
+
+    def pair_logits(self, hidden: Tensor) -> Tensor:
+        raise ValueError("DeBERTa-D has no head for pairs of texts")
+
+
+@dataclass(frozen=True, eq=False)
+class StockBackbone:
+    """BERT, RoBERTa, ALBERT or ELECTRA: what reads a padded batch from both sides."""
+
+    model: Any
+    views: tuple[ViewName, ...] = ("masked",)
+    knows_positions: bool = True
+
+    @property
+    def config(self) -> Any:
+        return self.model.config
+
+    @property
+    def has_pair_head(self) -> bool:
+        return type(self.model).__name__ in PAIR_HEADS
+
+    def hidden_rows(
+        self, view: View, decoded: Tensor | None, plain: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        padded = Padded.of(view, self.config.pad_token_id)
+        segments = None if view.segments is None or self.config.type_vocab_size < 2 else padded.pad(view.segments)
+        output = self.model.base_model(padded.ids, attention_mask=padded.mask, token_type_ids=segments)
+        last = output.last_hidden_state.flatten(0, 1)
+        rows = [None if asked is None else last[padded.places[asked]] for asked in (decoded, plain)]
+        return rows[0], rows[1]
+
+    def word_table(self) -> Tensor:
+        return self.model.get_input_embeddings().weight
+
+    def word_logits(self, hidden: Tensor) -> Tensor:
+        return WORD_HEADS[self.config.model_type](self.model, hidden)
+
+    def pair_logits(self, hidden: Tensor) -> Tensor:
+        return PAIR_HEADS[type(self.model).__name__](self.model, hidden)
+
+
+@dataclass(frozen=True, eq=False)
+class XLNetBackbone(StockBackbone):
+    """Two streams: what stands at a target knows its place, not what is there.
+
+    i sees j  <=>  order_j = 0  or  order_j < order_i;   the content stream of i sees i as well
+    """
+
+    views: tuple[ViewName, ...] = ("permuted",)
+    knows_positions: bool = False
+
+    def hidden_rows(
+        self, view: View, decoded: Tensor | None, plain: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        assert view.order is not None
+        assert plain is not None
+        padded = Padded.of(view, self.config.pad_token_id)
+        order = padded.pad(view.order)  # [n, longest]
+        unseen = (order[:, None, :] > 0) & (order[:, None, :] >= order[:, :, None])
+        n, longest = order.shape
+        sequence, place = padded.places[plain] // longest, padded.places[plain] % longest
+        counts = torch.bincount(sequence, minlength=n)
+        slot = torch.arange(len(plain), device=plain.device) - (counts.cumsum(0) - counts)[sequence]
+        most = int(counts.max()) if len(plain) else 0
+        targets = torch.zeros(n, max(most, 1), longest, device=plain.device)
+        targets[sequence, slot, place] = 1.0
+        output = self.model.transformer(
+            padded.ids,
+            attention_mask=None if padded.mask is None else padded.mask.float(),
+            perm_mask=unseen.float(),
+            target_mapping=targets,
+            token_type_ids=torch.zeros_like(padded.ids),  # one text; as the tokenizer will give them
+            use_mems=False,
+        )
+        return None, output.last_hidden_state[sequence, slot]
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A packed view as [n, longest]."""
+
+    ids: Tensor
+    mask: Tensor | None  # [n, longest], 1 where there is text; None: everywhere
+    places: Tensor  # [T]: of each packed row in the flattened batch
+
+    @classmethod
+    def of(cls, view: View, pad: int) -> "Padded":
+        lengths = view.lengths.long()
+        n, longest, total = len(lengths), int(lengths.max()), len(view.ids)
+        starts = lengths.cumsum(0) - lengths
+        shift = torch.arange(n, device=lengths.device) * longest - starts
+        places = torch.arange(total, device=lengths.device) + shift.repeat_interleave(lengths, output_size=total)
+        ids = view.ids.new_full((n * longest,), pad).index_copy(0, places, view.ids).view(n, longest)
+        if total == n * longest:
+            return cls(ids, None, places)
+        return cls(ids, (torch.arange(longest, device=lengths.device) < lengths[:, None]).long(), places)
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """[T] -> [n, longest], zeros at padding."""
+        return rows.new_zeros(self.ids.numel()).index_copy(0, self.places, rows).view(self.ids.shape)
+
+
+def make_backbone(model: PreTrainedModel) -> Backbone:
+    if isinstance(model, DebertaPreTrainedModel):
+        return DebertaBackbone(model)
+    if isinstance(model, DebertaForSeq2SeqLM):
+        return Seq2SeqBackbone(model)
+    return XLNetBackbone(model) if model.config.model_type == "xlnet" else StockBackbone(model)
+
+
+def detection_logits(model: Any, view: View) -> Tensor:
+    """[T]: was this token replaced? By our DebertaForReplacedTokenDetection or transformers' ElectraForPreTraining."""
+    if isinstance(model, DebertaPreTrainedModel):
+        return model.predict(view.packed())[0]
+    _, hidden = StockBackbone(model).hidden_rows(view, None, torch.arange(len(view.ids), device=view.ids.device))
+    return model.discriminator_predictions(hidden)
+
+
+# ------------------------------------------------------------------------------------------------------- building
+
+
+def make_model(config: PretrainConfig, tokenizer: Any) -> PreTrainedModel:
+    """The recipe's model, freshly initialised; of a class with a head for pairs where the objectives need one."""
+    built = make_config(config, tokenizer)
+    if config.family == "deberta":
+        return DebertaForMaskedLM(built)
+    if config.family == "deberta-d":
+        return DebertaForSeq2SeqLM(built)
+    in_pairs = config.objectives.nsp > 0 or config.objectives.sop > 0
+    auto = AutoModelForPreTraining if in_pairs or config.family == "xlnet" else AutoModelForMaskedLM
+    model = auto.from_config(built)
+    if config.family == "albert":
+        share_layers(model, config.model.get("share", "all"))
+    return model
+
+
+def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
+    """The recipe's model config with the tokenizer's vocabulary and special ids."""
+    fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
+    if fields["vocab_size"] < len(tokenizer):
+        raise ValueError(
+            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} pieces"
+        )
+    built: Any
+    if config.family == "deberta":
+        built = DebertaConfig(**fields)
+    elif config.family == "deberta-d":
+        depth = fields.pop("decoder_layers", 0)
+        special = {"bos_token_id": tokenizer.cls_token_id, "decoder_start_token_id": tokenizer.cls_token_id}
+        special |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.sep_token_id}
+        built = DebertaSeq2SeqConfig(encoder=DebertaConfig(**fields), decoder_layers=depth, **special)
+    else:
+        if fields["pad_token_id"] is None:
+            raise ValueError(f"{config.family} runs on padded batches: the tokenizer needs a pad token")
+        ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
+        built = stock_config(config.family, {**ends, **fields})
+    if config.family != "xlnet":  # whose positions are computed, as far as one likes
+        # RoBERTa counts from behind the padding's own row
+        behind = built.pad_token_id + 1 if config.family == "roberta" else 0
+        positions = built.max_position_embeddings - behind
+        if config.data.max_length > positions:
+            raise ValueError(
+                f"data.max_length={config.data.max_length} is more than the model's {positions} positions "
+                "(model.max_position_embeddings)"
+            )
+    return built
+
+
+def model_fields(family: str) -> dict[str, Any]:
+    """The fields that ``PretrainConfig.model`` may hold, and their types."""
+    if family == "deberta":
+        return DebertaConfig.__annotations__  # its own fields; what transformers adds is not for pretraining
+    if family == "deberta-d":
+        return {**DebertaConfig.__annotations__, "decoder_layers": int}
+    fields = dict(CONFIG_MAPPING[family].__annotations__)
+    if family == "albert":
+        fields = {**fields, "share": Sharing}
+        del fields["num_hidden_groups"], fields["inner_group_num"]  # follow from what is shared
+    return fields
+
+
+def stock_config(family: str, fields: dict[str, Any]) -> Any:
+    """A transformers config of these fields; unknown ones raise."""
+    known(fields, model_fields(family), "model.")
+    if family != "albert":
+        return AutoConfig.for_model(family, **fields)
+    share = fields.get("share", "all")
+    if share not in typing.get_args(Sharing):
+        raise ValueError(f"model.share={share!r}: {', '.join(typing.get_args(Sharing))}")
+    config = AutoConfig.for_model(family, **{name: value for name, value in fields.items() if name != "share"})
+    config.num_hidden_groups = 1 if share == "all" else config.num_hidden_layers
+    return config
+
+
+def share_layers(model: Any, share: Sharing) -> None:
+    """ALBERT with only its attention, or only its feed-forward layers, shared between layers.
+
+    Stock ALBERT shares all layers of a group. Here each layer is a group of its own, and one half of each is the same
+    module in all; the file holds a copy of it for every group, and stock transformers computes the same from that.
+    """
+    parts = {"attention": ["attention"], "ffn": ["ffn", "ffn_output", "full_layer_layer_norm"]}
+    layers = [group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups]
+    for layer in layers[1:]:
+        for name in parts.get(share, []):
+            setattr(layer, name, getattr(layers[0], name))
+
+
+def fitting(tokenizer: Any, model: PreTrainedModel) -> Any:
+    """The tokenizer as this model should be given it: one without segments must not be handed a 1."""
+    if model.config.model_type != "roberta" or model.config.type_vocab_size > 1:
+        return tokenizer
+    fitted = copy.copy(tokenizer)
+    fitted.model_input_names = ["input_ids", "attention_mask"]
+    return fitted

@@ -1,0 +1,125 @@
+"""Continued pretraining: a run that begins with a checkpoint's config, weights and tokenizer.
+
+The recipe gives objectives, optimiser and data. v1 and v2 go on by MLM with the mask decoder and head in the file;
+v3 by replaced-token detection with its generator, wherever that is:
+
+    --init-generator                    a folder, a file or a hub name
+    MODEL/generator/                    as our runs write it
+    MODEL/pytorch_model.generator.bin   as Microsoft publishes it (not for v3-base)
+
+Where there is none, one is grown: embeddings, relative table and the lower layers of the discriminator, with
+the absolute positions and the language-model head of its file. It predicts nothing useful at first, so it is trained
+alone for ``rtd.warmup_steps`` before the discriminator learns from what it writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from debertakit.checkpoints import State, complete_config, merge_gdes, read_state, rename, to_ours, weights_file
+from debertakit.config import DebertaConfig
+from debertakit.pretraining.settings import PretrainConfig
+from debertakit.text.tokenizers import load_tokenizer
+
+FINE_TUNED = ("classifier.", "qa_outputs.")
+NEW = {
+    "lm_predictions": "language-model head",
+    "mask_predictions": "replaced-token head",
+    "position_embeddings": "absolute positions",
+}
+"""Pieces that a checkpoint may lack, and their names for people."""
+
+
+def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) -> PretrainConfig:
+    """The recipe with the checkpoint's model in place of its own, and the generator's shape settled."""
+    if config.family != "deberta":
+        raise ValueError(f"--init goes on from DeBERTa checkpoints; {config.name} is of the family {config.family}")
+    theirs, _ = read(init)
+    model = {name: getattr(theirs, name) for name in DebertaConfig.__annotations__}
+    model |= {"model_type": theirs.model_type, "pos_att_type": list(theirs.pos_att_type)}
+    rtd = config.rtd
+    if rtd is not None:
+        file = find_generator(init, init_generator)
+        if file is None:
+            warmup = config.steps // 10 if rtd.warmup_steps is None else rtd.warmup_steps
+            rtd = replace(rtd, warmup_steps=warmup)
+        else:
+            small, _ = read(file)
+            model["emd_steps"] = small.emd_steps
+            rtd = replace(
+                rtd,
+                generator_layers=small.num_hidden_layers,
+                generator_width=small.hidden_size / theirs.hidden_size,
+                warmup_steps=rtd.warmup_steps or 0,
+            )
+    return replace(config, model=model, rtd=rtd, init=_absolute(init), init_generator=_absolute(init_generator))
+
+
+def tokenizer_of(init: str) -> Any:
+    """The tokenizer that the checkpoint was trained with."""
+    try:
+        return load_tokenizer(Path(init).parent if Path(init).is_file() else init)
+    except ValueError as error:
+        raise ValueError(f"{error}; where the checkpoint has none, give its --tokenizer") from None
+
+
+def load(models: Sequence[Any], init: str, init_generator: str | None = None) -> str:
+    """Fill a model, or a discriminator and its generator, from the checkpoint; one line that says how."""
+    _, state = read(init)
+    line = f"going on from {init}"
+    states = [state]
+    if len(models) == 2:
+        file = find_generator(init, init_generator)
+        if file is None:
+            states.append(state)  # under the same names: it takes what it has room for
+            layers = models[1].config.num_hidden_layers
+            line += f"; no generator there, grown from its lower {layers} layers"
+        else:
+            _, generator = read(file)
+            states = [merge_gdes(state, generator), generator]
+            line += f"; generator from {file}"
+    new = [piece for model, state in zip(models, states, strict=True) for piece in _fill(model, to_ours(state), init)]
+    return line + (f"; not in the file and so new: {', '.join(new)}" if new else "")
+
+
+def read(name: str | Path) -> tuple[DebertaConfig, State]:
+    """Config and fp32 weights, under our names, of a pretrained checkpoint."""
+    file = weights_file(name)
+    config = DebertaConfig.from_pretrained(file.parent if Path(name).exists() else name)
+    state = {key: value.float() for key, value in rename(read_state(file)).items()}
+    for key in state:
+        if key.startswith(FINE_TUNED):
+            raise ValueError(f"{name} was fine-tuned (it holds {key}); go on from the checkpoint it was made from")
+    return complete_config(config, state), state
+
+
+def find_generator(init: str, given: str | None) -> Path | None:
+    """The generator's weights file, in the layouts above; None where a checkpoint has none."""
+    name = init if given is None else given
+    beside = Path(name) / "generator"
+    if beside.is_dir():
+        return weights_file(beside)
+    try:
+        return weights_file(Path(name).parent if Path(name).is_file() and given is None else name, generator=True)
+    except ValueError:
+        return None if given is None else weights_file(given)
+
+
+def _fill(model: Any, state: State, init: str) -> list[str]:
+    """Load what is there; what the checkpoint may lack, it names."""
+    try:
+        missing, _ = nn.Module.load_state_dict(model, state, strict=False)
+    except RuntimeError as error:
+        raise ValueError(f"{init} does not fit the model: {str(error).splitlines()[1].strip()}") from None
+    lost = [key for key in missing if not any(name in key for name in NEW)]
+    if lost:
+        raise ValueError(f"{init} lacks {len(lost)} tensors of the encoder, the first is {lost[0]}")
+    return [what for name, what in NEW.items() if any(name in key for key in missing)]
+
+
+def _absolute(name: str | None) -> str | None:
+    """A path that still leads there when the run is resumed from elsewhere; a hub name as it is."""
+    return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

@@ -1,0 +1,278 @@
+"""Replaced-token detection (ELECTRA, DeBERTaV3): a generator fills the masks, the model finds what it wrote.
+
+With x a text, m its hidden places and x^M the text with [MASK] there:
+
+    L_MLM = - sum over i in m of  log p_G(x_i | x^M)
+    x^R   = x, but x_i ~ softmax(logits_G(x^M)_i / temperature) for i in m, among the words that are not special
+    L_RTD = - sum over i of  log p_D([x^R_i != x_i] | x^R)
+    loss  = L_MLM / |m| + weight * L_RTD / |i|
+
+i runs over the tokens that could have been replaced. Microsoft and ELECTRA count [CLS] and [SEP] too: always original
+and seen to be so, they only make loss and accuracy look better the shorter the texts are.
+
+No gradient passes the sampling. *Joint* steps take one update by the sum of both losses. *Decoupled* steps (DeBERTaV3)
+update the generator first, then the discriminator on the words that were drawn before that update, with the
+generator's table as it is after it. One AdamW serves both: it moves what has a gradient and leaves the rest alone.
+
+The embedding tables E (words; positions and segments where the input has them) are shared in one of three ways, sg
+standing for no gradient:
+
+    es    E_D = E_G              both losses move the one table (in decoupled steps: one after the other)
+    nes   E_D and E_G            each loss moves its own
+    gdes  E_D = sg(E_G) + E_d    L_MLM moves E_G, L_RTD moves E_d and never E_G
+
+Words are drawn by inverting the distribution at one number in [0, 1) a hidden token, which is a function of (seed,
+chunk, epoch): as with masks, nothing depends on batch size, processes or interruptions.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import AutoModelForPreTraining
+
+from debertakit.checkpoints import State, merge_gdes
+from debertakit.heads import DebertaForReplacedTokenDetection
+from debertakit.objectives.base import Asked, Context, View, as_tensor, masked_view
+from debertakit.pretraining.backbones import detection_logits, make_backbone, make_config, make_model
+from debertakit.pretraining.settings import PretrainConfig, Rtd
+from debertakit.pretraining.trainee import Phase
+from debertakit.text.masking import Masked
+from debertakit.text.packing import PackedBatch
+
+RESIDUAL = "._weight"  # Microsoft's name for E_d
+
+
+@dataclass
+class RtdPart:
+    """One part of a step. The generator's pass writes ``sampled``, the discriminator's reads it."""
+
+    masked: View
+    """What the generator reads."""
+    text: View
+    """The text itself."""
+    hidden: Asked
+    """Hidden rows and the tokens that were there."""
+    draws: Tensor
+    """[M] in [0, 1)"""
+    counted: Tensor
+    """Rows that could have been replaced."""
+    sampled: Tensor | None = None
+    """[M]: what the generator wrote."""
+    scores: Tensor | None = None
+    """[counted]: the discriminator's logits, for evaluation."""
+
+    @property
+    def tokens(self) -> int:
+        return len(self.text.ids)
+
+    def counts(self) -> list[int]:
+        return [len(self.hidden.targets), len(self.counted)]
+
+    def to(self, device: torch.device) -> "RtdPart":
+        draws, counted = self.draws.to(device), self.counted.to(device)
+        return RtdPart(self.masked.to(device), self.text.to(device), self.hidden.to(device), draws, counted)
+
+    def replaced(self) -> View:
+        """What the discriminator reads."""
+        assert self.sampled is not None
+        return replace(self.text, ids=self.text.ids.index_copy(0, self.hidden.rows, self.sampled))
+
+    def labels(self) -> Tensor:
+        """[counted]: is the token another one than in the text?"""
+        return (self.replaced().ids != self.text.ids)[self.counted]
+
+
+class RtdTrainee(nn.Module):
+    """Both models as one module, with the interface of ``Trainee``. ``model``, the discriminator, is the result."""
+
+    ordinary: Tensor
+    """The words that may be drawn."""
+
+    def __init__(self, model: Any, generator: Any, options: Rtd, vocabulary: dict[str, Any], *, fresh: bool = True):
+        super().__init__()
+        self.model, self.generator = model, generator
+        self.options = options
+        self.weights = {"mlm": 1.0, "rtd": options.weight}
+        self.shared = share(model, generator, options.sharing, fresh)
+        ordinary = np.setdiff1d(np.arange(vocabulary["size"]), vocabulary["special"])
+        self.register_buffer("ordinary", as_tensor(ordinary), persistent=False)
+        self.backbone = make_backbone(generator)
+
+    @property
+    def models(self) -> dict[str, Any]:
+        return {"model": self.model, "generator": self.generator}
+
+    @property
+    def trains_all(self) -> bool:
+        return self.options.steps == "joint" and not self.options.warmup_steps
+
+    def phases(self, step: int) -> tuple[Phase, ...]:
+        if step < (self.options.warmup_steps or 0):
+            return ("warmup",)
+        return ("all",) if self.options.steps == "joint" else ("generator", "discriminator")
+
+    def prepare(self, batch: PackedBatch, context: Context, progress: float) -> RtdPart:
+        view = masked_view(batch, context, progress)
+        assert view.masked is not None
+        special = np.isin(batch.input_ids, context.shards.vocabulary["special"])
+        return RtdPart(
+            masked=view,
+            text=replace(view, ids=torch.from_numpy(batch.input_ids)),
+            hidden=Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets)),
+            draws=torch.from_numpy(draw(batch, view.masked, context.seed)),
+            counted=as_tensor(np.flatnonzero(~special)),
+        )
+
+    def forward(self, part: RtdPart, totals: Tensor, phase: Phase = "all") -> tuple[Tensor, Tensor]:
+        """As ``Trainee.forward``; what a phase does not compute counts as zero."""
+        loss, figures = totals.new_zeros(()), totals.new_zeros(2, 2)
+        hidden, counted = totals.clamp(min=1).unbind()
+        for embedding in self.shared:  # the discriminator's layers do not move in a warm-up: neither must its input
+            embedding.weight.requires_grad_(phase != "warmup")
+        if phase != "discriminator":
+            rows, _ = self.backbone.hidden_rows(part.masked, part.hidden.rows, None)
+            assert rows is not None
+            words = self.backbone.word_logits(rows).float()  # [M, vocabulary]
+            mlm = F.cross_entropy(words, part.hidden.targets, reduction="sum")
+            part.sampled = sample(words.detach(), part.draws, self.ordinary, self.options.temperature)
+            loss = loss + mlm / hidden
+            figures[0, 0] = mlm.detach()
+            if not self.training:
+                figures[0, 1] = (words.argmax(-1) == part.hidden.targets).sum()
+        if phase in ("all", "discriminator"):
+            scores = detection_logits(self.model, part.replaced())[part.counted].float()
+            labels = part.labels()
+            rtd = F.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
+            loss = loss + self.options.weight * rtd / counted
+            figures[1, 0] = rtd.detach()
+            if not self.training:
+                figures[1, 1] = ((scores > 0) == labels).sum()
+                part.scores = scores
+        return loss, figures
+
+    def further_figures(self, parts: list[RtdPart], gather: Any) -> dict[str, float]:
+        """What ELECTRA logs besides losses and accuracies; ``gather`` brings the tensors of all ranks together."""
+        scores = torch.cat(gather(torch.cat([part.scores.cpu() for part in parts if part.scores is not None])))
+        labels = torch.cat(gather(torch.cat([part.labels().cpu() for part in parts])))
+        hidden = sum(gather(sum(part.counts()[0] for part in parts)))
+        found = scores > 0
+        right = float((found & labels).sum())
+        return {
+            "replaced": float(labels.sum()) / max(hidden, 1),
+            "rtd_precision": right / max(int(found.sum()), 1),
+            "rtd_recall": right / max(int(labels.sum()), 1),
+            "rtd_auc": area_under_curve(scores, labels),
+        }
+
+    def to_files(self, weights: State) -> dict[str, State]:
+        """Merged tables for the discriminator's file; E_d itself, to go on bit by bit, beside it."""
+        discriminator, generator = (_under(f"{name}.", weights) for name in ("model", "generator"))
+        residuals = {key: value for key, value in discriminator.items() if key.endswith(RESIDUAL)}
+        merged = merge_gdes(discriminator, generator)
+        files = {
+            "model.safetensors": {key: value for key, value in merged.items() if key not in residuals},
+            "generator/model.safetensors": generator,
+        }
+        return {**files, "heads.safetensors": residuals} if residuals else files
+
+    def from_files(self, files: dict[str, State]) -> State:
+        residuals = files.get("heads.safetensors", {})
+        tables = {key.removesuffix(RESIDUAL) + ".weight" for key in residuals}
+        discriminator = {key: value for key, value in files["model.safetensors"].items() if key not in tables}
+        weights = {f"model.{key}": value for key, value in {**discriminator, **residuals}.items()}
+        return weights | {f"generator.{key}": value for key, value in files["generator/model.safetensors"].items()}
+
+
+def make_pair(config: PretrainConfig, tokenizer: Any) -> tuple[Any, Any]:
+    """The recipe's discriminator and generator, freshly initialised. Only the generator has a mask decoder."""
+    assert config.rtd is not None
+    full, width = make_config(config, tokenizer), config.rtd.generator_width
+    shape = {
+        "num_hidden_layers": config.rtd.generator_layers or max(full.num_hidden_layers // 2, 1),
+        "hidden_size": round(full.hidden_size * width),
+        "num_attention_heads": max(round(full.num_attention_heads * width), 1),
+        "intermediate_size": round(full.intermediate_size * width),
+        "embedding_size": full.embedding_size,
+    }
+    generator = make_model(replace(config, model={**config.model, **shape}), tokenizer)
+    if config.family == "electra":
+        return AutoModelForPreTraining.from_config(full), generator
+    full.emd_steps = 0
+    return DebertaForReplacedTokenDetection(full), generator
+
+
+class DisentangledEmbedding(nn.Module):
+    """sg(E_G) + E_d, looked up."""
+
+    def __init__(self, generator: nn.Embedding, residual: Tensor):
+        super().__init__()
+        self._generator = (generator,)  # in a tuple: its table is not this module's parameter
+        self._weight = nn.Parameter(residual)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return F.embedding(ids, self._generator[0].weight.detach()) + F.embedding(ids, self._weight)
+
+
+def share(model: Any, generator: Any, sharing: str, fresh: bool) -> tuple[nn.Embedding, ...]:
+    """Tie the tables; the generator's embeddings that the discriminator reads too.
+
+    ``fresh``: E_d begins at zero. Else the discriminator's tables stay what they are: E_d = E_D - E_G, and under es
+    they replace the generator's.
+    """
+    ours, theirs = model.base_model.embeddings, generator.base_model.embeddings
+    if sharing == "nes":
+        return ()
+    shared = []
+    for name, table in list(ours.named_children()):
+        if not isinstance(table, nn.Embedding):
+            continue
+        other = getattr(theirs, name)
+        if other.weight.shape != table.weight.shape:
+            raise ValueError(
+                f"rtd.sharing={sharing}: the {name} of the generator are {list(other.weight.shape)}, those of the "
+                f"discriminator {list(table.weight.shape)}; only nes can do that"
+            )
+        if sharing == "es":
+            if not fresh:
+                other.weight.data.copy_(table.weight)
+            table.weight = other.weight
+        else:
+            residual = (table.weight - other.weight).detach() * (not fresh)
+            setattr(ours, name, DisentangledEmbedding(other, residual))
+        shared.append(other)
+    return tuple(shared)
+
+
+def draw(batch: PackedBatch, masked: Masked, seed: int) -> NDArray[np.float32]:
+    """A number in [0, 1) for each hidden token."""
+    before = np.searchsorted(masked.positions, np.cumsum(masked.lengths))
+    keys = zip(batch.chunks, batch.epochs, np.diff(before, prepend=0), strict=True)
+    draws = [np.random.default_rng([seed, int(c), int(e), 2]).random(n, np.float32) for c, e, n in keys]
+    return np.concatenate(draws)
+
+
+def sample(logits: Tensor, draws: Tensor, ordinary: Tensor, temperature: float) -> Tensor:
+    """The ordinary word [M] at which the running sum of probabilities passes each number."""
+    total = (logits[:, ordinary] / temperature).softmax(-1).cumsum(-1)
+    found = torch.searchsorted(total, draws[:, None] * total[:, -1:], right=True)
+    return ordinary[found.squeeze(-1).clamp(max=len(ordinary) - 1)]
+
+
+def area_under_curve(scores: Tensor, labels: Tensor) -> float:
+    """How often a replaced token scores above an original one, ties counting half; 0.5 where one kind is missing."""
+    positive = int(labels.sum())
+    negative = len(labels) - positive
+    if not positive or not negative:
+        return 0.5
+    _, which, counts = torch.unique(scores, return_inverse=True, return_counts=True)
+    ranks = counts.cumsum(0).double() - (counts - 1) / 2  # the mean rank of equal scores
+    return float((ranks[which][labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
+
+
+def _under(prefix: str, weights: State) -> State:
+    return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}

@@ -1,0 +1,196 @@
+// The page: a form for each task, the answer drawn, and the attention explorer. No library, nothing from elsewhere.
+
+const WORDS = {
+  en: { try: "Try", explore: "Attention", api: "API", model: "Model", run: "Predict", text: "Text", pair: "Second text",
+        labels: "Labels, one a line", question: "Question", context: "Context", options: "Options, one a line",
+        show: "Show attention", against: "Beside it", nothing: "nothing found", none: "no answer in the text", ms: "ms",
+        key: "API key", value: "Value", numbers: "numbers, the first of them", wait: "…", alone: "(nothing)",
+        mask: "write [MASK] where a word is missing" },
+  zh: { try: "试用", explore: "注意力", api: "接口", model: "模型", run: "预测", text: "文本", pair: "第二段文本",
+        labels: "标签（每行一个）", question: "问题", context: "上下文", options: "选项（每行一个）",
+        show: "显示注意力", against: "并排比较", nothing: "没有找到", none: "文中没有答案", ms: "毫秒",
+        key: "API 密钥", value: "数值", numbers: "个数，开头是", wait: "…", alone: "（无）",
+        mask: "在缺词处写 [MASK]" },
+};
+const FIELDS = {
+  classify: ["text", "pair?"], "zero-shot": ["text", "labels*"], ner: ["text"], answer: ["question", "context"],
+  choose: ["text", "options*"], fill: ["text"], score: ["text", "pair"], embed: ["text"],
+};
+
+const $ = (id) => document.getElementById(id);
+let language = localStorage.getItem("language") || (navigator.language.startsWith("zh") ? "zh" : "en");
+let models = [];
+let last = null; // what was drawn, to draw it again in the other language
+
+const say = (word) => WORDS[language][word];
+
+function make(tag, properties = {}, ...children) {
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
+}
+
+async function ask(path, body) {
+  const headers = { "content-type": "application/json" };
+  const key = sessionStorage.getItem("key");
+  if (key) headers["x-api-key"] = key;
+  const answer = await fetch(path, body === undefined ? { headers } : { method: "POST", headers, body: JSON.stringify(body) });
+  if (answer.status === 401) {
+    const given = prompt(say("key"));
+    if (given) { sessionStorage.setItem("key", given); return ask(path, body); }
+  }
+  const data = await answer.json();
+  if (!answer.ok) throw new Error(data.error || answer.statusText);
+  return data;
+}
+
+function speak() {
+  document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
+  for (const element of document.querySelectorAll("[data-say]")) element.textContent = say(element.dataset.say);
+  $("language").textContent = language === "zh" ? "English" : "中文";
+  $("language").lang = language === "zh" ? "en" : "zh";
+  if (models.length) form();
+  if (last) drawAnswer(last.task, last.item, last.result);
+  document.dispatchEvent(new CustomEvent("language", { detail: language }));
+}
+
+const chosen = () => models.find((model) => model.name === $("model").value);
+
+function form() {
+  const kept = Object.fromEntries([...$("fields").querySelectorAll("textarea")].map((area) => [area.name, area.value]));
+  $("fields").replaceChildren(...FIELDS[chosen().task].map((field) => {
+    const name = field.replace(/[?*]/, "");
+    const rows = name === "context" ? 6 : name === "question" ? 1 : 3;
+    const area = make("textarea", { name, rows, value: kept[name] || "", required: !field.endsWith("?") });
+    if (chosen().task === "fill") area.placeholder = say("mask");
+    return make("label", {}, say(name), area);
+  }));
+}
+
+function input() {
+  const item = {};
+  for (const field of FIELDS[chosen().task]) {
+    const name = field.replace(/[?*]/, "");
+    const value = $("fields").querySelector(`[name=${name}]`).value;
+    if (field.endsWith("*")) item[name] = value.split("\n").map((line) => line.trim()).filter(Boolean);
+    else if (value.trim() || !field.endsWith("?")) item[name] = value;
+  }
+  return item;
+}
+
+// ------------------------------------------------------------------------------------------------------- answers
+
+const percent = (score) => `${(100 * score).toFixed(1)} %`;
+
+function bar(name, share, shown = percent(share)) {
+  const fill = make("i");
+  fill.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
+  return make("div", { className: "bar" }, make("span", {}, name), make("span", {}, fill), make("span", {}, shown));
+}
+
+function marked(text, spans) {
+  const letters = [...text]; // places count characters, as Python does, not UTF-16 units
+  const box = make("p", { className: "text" });
+  let at = 0;
+  for (const span of [...spans].sort((a, b) => a.start - b.start)) {
+    if (span.start < at) continue;
+    box.append(letters.slice(at, span.start).join(""));
+    const note = span.type ? [make("small", {}, span.type)] : [];
+    box.append(make("mark", { title: percent(span.score) }, letters.slice(span.start, span.end).join(""), ...note));
+    at = span.end;
+  }
+  box.append(letters.slice(at).join(""));
+  return box;
+}
+
+const DRAW = {
+  classify: (item, result) => result.scores
+    ? result.scores.slice(0, 20).map((label) => bar((result.labels.includes(label.label) ? "✓ " : "") + label.label, label.score))
+    : [make("p", {}, `${say("value")}: ${result.score.toFixed(4)}`)],
+  ner: (item, result) => [marked(item.text, result.entities), ...(result.entities.length ? [] : [make("p", {}, say("nothing"))])],
+  answer: (item, result) => [
+    marked(item.context, result.answer ? result.answers.slice(0, 1) : []),
+    ...result.answers.map((answer) => bar(answer.text, answer.score)), bar(say("none"), result.no_answer),
+  ],
+  choose: (item, result) => item.options.map((option, n) => bar((n === result.index ? "✓ " : "") + option, result.scores[n])),
+  fill: (item, result) => result.masks.flatMap((mask, n) => [
+    make("h3", {}, `[MASK] ${n + 1}`), ...mask.map((candidate) => bar(candidate.token, candidate.probability)),
+  ]),
+  score: (item, result) => [make("p", {}, `${say("value")}: ${result.score.toFixed(4)}`)],
+  embed: (item, result) => [make("p", {}, `${result.embedding.length} ${say("numbers")} ` +
+    result.embedding.slice(0, 8).map((x) => x.toFixed(3)).join(", "))],
+};
+DRAW["zero-shot"] = DRAW.classify;
+
+function drawAnswer(task, item, result) {
+  last = { task, item, result };
+  $("result").replaceChildren(...DRAW[task](item, result));
+}
+
+// -------------------------------------------------------------------------------------------------------- working
+
+async function working(button, status, work) {
+  button.disabled = true;
+  status.className = "";
+  status.textContent = say("wait");
+  const began = performance.now();
+  try {
+    await work();
+    status.textContent = `${Math.round(performance.now() - began)} ${say("ms")}`;
+  } catch (error) {
+    status.className = "problem";
+    status.textContent = error.message;
+  } finally {
+    button.disabled = false;
+  }
+}
+
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const { task, name } = chosen();
+  const item = input();
+  working($("run"), $("status"), async () => {
+    const answer = await ask(task, { model: name, inputs: [item] });
+    drawAnswer(task, item, answer.results[0]);
+  });
+});
+$("form").addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
+});
+$("model").addEventListener("change", () => { last = null; $("result").replaceChildren(); form(); });
+$("language").addEventListener("click", () => {
+  language = language === "zh" ? "en" : "zh";
+  localStorage.setItem("language", language);
+  speak();
+});
+for (const tab of ["try", "explore"]) {
+  $(`tab-${tab}`).addEventListener("click", () => {
+    for (const other of ["try", "explore"]) {
+      $(other).hidden = other !== tab;
+      $(`tab-${other}`).setAttribute("aria-pressed", String(other === tab));
+    }
+  });
+}
+
+$("explore-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const body = { model: $("explore-model").value, text: $("explore-text").value };
+  if ($("explore-against").value) body.against = $("explore-against").value;
+  working($("explore-run"), $("explore-status"), async () => {
+    const data = await ask("explain", body);
+    $("explorer").replaceChildren();
+    draw($("explorer"), data); // explain/page/explorer.js
+  });
+});
+
+const option = (model) => make("option", { value: model.name }, model.task ? `${model.name} · ${model.task}` : model.name);
+
+ask("models").then((found) => {
+  models = found;
+  $("model").replaceChildren(...models.map(option));
+  const explained = models.filter((model) => model.explains);
+  $("tab-explore").hidden = !explained.length;
+  $("explore-model").replaceChildren(...explained.map(option));
+  $("explore-against").replaceChildren(make("option", { value: "" }, say("alone")), ...explained.map(option));
+  speak();
+}).catch((error) => { $("status").className = "problem"; $("status").textContent = error.message; speak(); });

@@ -1,0 +1,197 @@
+"""The page: what it holds, that no text can break out of its data, and how it behaves in a real browser."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import transformers
+from typer.testing import CliRunner
+
+from debertakit.cli import app
+from debertakit.explain.page import page_data, page_html, write_page
+from debertakit.explain.parts import Anatomy, Subject, centred, profile, shares, take_apart
+from debertakit.heads import DebertaForSequenceClassification
+from debertakit.model import DebertaModel
+from tests.conftest import randomise, small
+from tests.explain.chromium import BINARY, Chromium
+from tests.explain.test_parts import TEXT, random_anatomy, tokenizer  # noqa: F401
+
+NASTY = "</script><script>alert(1)</script><!-- & 😀 注意力 /*style*/ \u2028 \" ' $& $`"
+
+
+def unpacked(compact, shape):
+    steps = np.frombuffer(base64.b64decode(compact["bytes"]), np.uint8).reshape(len(compact["low"]), -1)
+    values = np.array(compact["low"])[:, None] + np.array(compact["step"])[:, None] * steps
+    return values.reshape(shape)
+
+
+def test_data_holds_the_matrices_to_a_byte():
+    text = random_anatomy()
+    (model,) = page_data([[text]])["models"]
+    assert (model["name"], model["layers"], model["heads"], model["parts"]) == ("random", 2, 3, ["c2c", "c2p", "p2c"])
+    (data,) = model["texts"]
+    span = text.attention.max() - text.attention.min()
+    np.testing.assert_allclose(unpacked(data["matrices"]["attention"], (2, 3, 7, 7)), text.attention, atol=span / 500)
+    part = centred(text.parts["p2c"])
+    np.testing.assert_allclose(unpacked(data["matrices"]["p2c"], (2, 3, 7, 7)), part, atol=np.ptp(part) / 500)
+    by_distance = unpacked(data["profile"]["attention"], (2, 3, 13))
+    np.testing.assert_allclose(by_distance, profile(text).attention, atol=1e-2)
+    np.testing.assert_allclose(data["shares"]["c2c"], shares([text]).content, atol=1e-4)
+
+
+def test_no_text_breaks_out_of_its_data():
+    text = random_anatomy()
+    text = Anatomy(NASTY, [NASTY, *text.tokens[1:]], text.attention, text.parts)
+    html = page_html(page_data([[text]]))
+
+    class Scripts(HTMLParser):
+        def __init__(self):
+            super().__init__()
+            self.found = []
+
+        def handle_starttag(self, tag, attributes):
+            if tag == "script":
+                self.found.append([dict(attributes), ""])
+
+        def handle_data(self, data):
+            if self.found and self.get_starttag_text().startswith("<script"):
+                self.found[-1][1] += data
+
+    parser = Scripts()
+    parser.feed(html)
+    kinds = [attributes.get("type") for attributes, _ in parser.found]
+    assert kinds == [None, "application/json", None]
+    model = json.loads(parser.found[1][1])["models"][0]
+    assert model["name"] == model["texts"][0]["tokens"][0] == NASTY
+
+
+def test_nothing_is_fetched():
+    html = page_html(page_data([[random_anatomy()]]))
+    assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp|https?://", html.split("explorer-data")[0])
+
+
+def test_too_large_for_a_page():
+    text = random_anatomy()
+    wide = np.broadcast_to(np.float32(0), (24, 16, 400, 400))
+    with pytest.raises(ValueError, match="too many for a page"):
+        page_data([[Anatomy("large", ["t"] * 400, wide, {})], [text]])
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory, tokenizer):  # noqa: F811
+    root = tmp_path_factory.mktemp("models")
+    randomise(DebertaForSequenceClassification(small())).save_pretrained(root / "deberta")
+    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
+    transformers.RobertaModel(transformers.RobertaConfig(vocab_size=50, **shape)).save_pretrained(root / "roberta")
+    for name in ("deberta", "roberta"):
+        tokenizer.save_pretrained(root / name)
+    return root
+
+
+def test_the_command(folders, tmp_path):
+    pytest.importorskip("matplotlib")
+    pytest.importorskip("captum")
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("a new store\nbeside the mall\n", encoding="utf-8")
+    options = ["--model", str(folders / "deberta"), "--against", str(folders / "roberta")]
+    files = {name: tmp_path / name for name in ("page.html", "figure.png", "shares.png")}
+    options += ["--out", str(files["page.html"]), "--png", str(files["figure.png"])]
+    options += ["--shares", str(files["shares.png"]), "--corpus", str(corpus), "--attribution"]
+    run = CliRunner().invoke(app, ["explain", TEXT, *options])
+    assert run.exit_code == 0, run.output
+    assert "position" in run.output
+    assert "over 2 texts" not in run.output
+    assert "store" in run.output  # a line of the attribution
+    assert files["page.html"].read_text(encoding="utf-8").startswith("<!doctype html>")
+    for name in ("figure.png", "shares.png"):
+        assert files[name].read_bytes().startswith(b"\x89PNG")
+    refused = CliRunner().invoke(app, ["explain", TEXT, "--model", str(folders / "deberta")])
+    assert "say what to make" in str(refused.exception)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if BINARY is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
+    browser = Chromium(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
+
+
+def test_in_a_real_browser(browser, tmp_path, tokenizer):  # noqa: F811
+    deberta = Subject("deberta", randomise(DebertaModel(small())), tokenizer)
+    texts = [take_apart(deberta, TEXT), take_apart(deberta, "the store")]
+    plain = [Anatomy("plain " + NASTY, text.tokens, text.attention, {}) for text in texts]
+    write_page([texts, plain], tmp_path / "page.html")
+    browser.size(1200, 2000)
+    browser.open(tmp_path / "page.html")
+
+    def column(script):
+        return browser.run(f"(() => {{ const m = document.querySelector('.model'); return {script} }})()")
+
+    assert browser.run("document.querySelectorAll('.model').length") == 2
+    assert browser.run("document.querySelectorAll('h2')[1].textContent") == "plain " + NASTY
+    content = shares([texts[0]]).content
+    assert column("m.querySelector('.shares').textContent") == told(content[1, 0], "content", "position")
+
+    # Layer and head by the pickers, then one further by the arrow key on the map.
+    pick = "(box => { box.value = 0; box.dispatchEvent(new Event('change')) })"
+    column(f"{pick}(m.querySelectorAll('.pickers select')[0])")
+    assert column("m.querySelector('.shares').textContent") == told(content[0, 0], "content", "position")
+    column("m.querySelector('.map button[aria-pressed=true]').focus()")
+    browser.press("ArrowRight")
+    assert column("m.querySelectorAll('.pickers select')[1].value") == "1"
+    assert column("m.querySelector('.shares').textContent") == told(content[0, 1], "content", "position")
+
+    # Follow a token: its row is what the table says.
+    column("m.querySelectorAll('.tokens button')[3].focus()")
+    row = texts[0].attention[0, 1, 3]
+    assert column("m.querySelector('caption').textContent") == "store looks at"
+    assert column("m.querySelector('tbody th').textContent") == texts[0].tokens[row.argmax()]
+    assert float(column("m.querySelector('tbody td').textContent").split()[0]) == pytest.approx(
+        100 * row.max(), abs=0.3
+    )
+
+    # The matrix: painted, and read under the pointer and by the keyboard.
+    box = column("(({left, top, width}) => [left, top, width])(m.querySelector('.c2c canvas').getBoundingClientRect())")
+    left, top, width = box
+    browser.point(left + width * 0.55, top + width * 0.25)  # column 5, row 2 of 10
+    label = column("m.querySelector('.c2c canvas').getAttribute('aria-label')")
+    value = centred(texts[0].parts["c2c"])[0, 1, 2, 5]
+    assert label.startswith("Content to content (c2c). from new to beside: ")
+    assert float(label.rsplit(" ", 1)[1]) == pytest.approx(value, abs=0.05)
+    column("m.querySelector('.c2c canvas').focus()")
+    browser.press("ArrowDown")
+    assert "from store to beside" in column("m.querySelector('.c2c canvas').getAttribute('aria-label')")
+    colours = column(
+        "new Set(m.querySelector('.attention canvas').getContext('2d').getImageData(0, 0, 300, 300).data).size"
+    )
+    assert colours > 20
+
+    # Another text, then the other language; layer and head stay.
+    browser.run(f"{pick.replace('= 0', '= 1')}(document.querySelector('main > .pickers select'))")
+    assert column("m.querySelectorAll('.tokens button').length") == 4
+    browser.run("document.querySelector('.language').click()")
+    assert browser.run("document.documentElement.lang") == "zh"
+    assert browser.run("document.querySelector('h1').textContent") == "注意力浏览器"
+    content = shares([texts[1]]).content
+    assert column("m.querySelector('.shares').textContent") == told(content[0, 1], "内容", "位置")
+
+    # On a phone nothing sticks out.
+    browser.size(360, 740)
+    assert browser.run("document.documentElement.scrollWidth") <= 360
+    browser.screenshot(tmp_path / "phone.png")
+    assert (tmp_path / "phone.png").stat().st_size > 10_000
+    assert browser.errors == []
+    assert browser.requests == [(tmp_path / "page.html").as_uri()]
+
+
+def told(content, content_word, position_word):
+    def percent(share):  # JavaScript rounds halves up
+        return f"{int(np.floor(100 * share + 0.5))} %"
+
+    content = float(np.round(content, 4))
+    return f"{content_word} {percent(content)} · {position_word} {percent(1 - content)}"

@@ -1,0 +1,143 @@
+"""Parts against stock transformers and against the definition of the shares."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from debertakit.explain.parts import Anatomy, Subject, patterns, profile, shares, take_apart
+from debertakit.heads import DebertaForSequenceClassification
+from debertakit.model import DebertaModel
+from debertakit.text.tokenizers import wrap
+from tests.conftest import randomise, small
+
+WORDS = "[PAD] [CLS] [SEP] [UNK] a new store opened beside the mall".split()
+TEXT = "a new store opened beside the new mall"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return wrap(backend)
+
+
+@pytest.mark.parametrize("variant", ["deberta-base", "deberta-v3-base", "deberta-v2-xlarge"])
+def test_parts_sum_to_the_scores_and_their_softmax_is_the_attention(variant, tokenizer):
+    subject = Subject("tiny", randomise(DebertaForSequenceClassification(small(variant))), tokenizer)
+    anatomy = take_apart(subject, TEXT, "the mall")
+    assert anatomy.tokens == ["[CLS]", *TEXT.split(), "[SEP]", "the", "mall", "[SEP]"]
+    assert list(anatomy.parts) == ["c2c", "c2p", "p2c"]
+    assert all(part.shape == (2, 2, 13, 13) for part in [anatomy.attention, *anatomy.parts.values()])
+    scores = torch.tensor(sum(anatomy.parts.values()))
+    np.testing.assert_allclose(scores.softmax(-1).numpy(), anatomy.attention, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["Deberta", "DebertaV2"])
+def test_attention_is_that_of_stock_transformers(kind, tokenizer):
+    ours = randomise(DebertaModel(small("deberta-base" if kind == "Deberta" else "deberta-v3-base", emd_steps=0)))
+    config = getattr(transformers, f"{kind}Config").from_dict(ours.config.to_dict())
+    stock = getattr(transformers, f"{kind}Model")(config).eval()
+    stock.load_state_dict(ours.state_dict())
+    encoded = tokenizer(TEXT, return_tensors="pt")
+    with torch.no_grad():
+        expected = stock(encoded["input_ids"], output_attentions=True).attentions
+    given = take_apart(Subject("ours", ours, tokenizer), TEXT)
+    np.testing.assert_allclose(given.attention, torch.cat(expected).numpy(), atol=1e-5)
+    np.testing.assert_allclose(
+        torch.tensor(sum(given.parts.values())).softmax(-1).numpy(), torch.cat(expected).numpy(), atol=1e-5
+    )
+
+
+def test_other_encoders_have_attention_alone(tokenizer, tmp_path):
+    torch.manual_seed(0)
+    shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 64}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=50, **shape))
+    bert.save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    anatomy = take_apart(Subject.load(tmp_path / "bert"), TEXT)
+    assert anatomy.model == "bert"
+    assert anatomy.attention.shape == (3, 4, 10, 10)
+    np.testing.assert_allclose(anatomy.attention.sum(-1), 1, atol=1e-5)
+    assert not anatomy.parts
+    assert profile(anatomy).position is None
+    with pytest.raises(ValueError, match="bert has no disentangled attention"):
+        shares([anatomy])
+
+
+def test_a_saved_deberta_is_taken_apart_as_ours(tokenizer, tmp_path):
+    randomise(DebertaForSequenceClassification(small())).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    assert set(take_apart(Subject.load(tmp_path), TEXT).parts) == {"c2c", "c2p", "p2c"}
+    with pytest.raises(ValueError, match="no model within reach"):
+        Subject.load(tmp_path / "missing")
+
+
+def random_anatomy(length=7, **parts):
+    rng = np.random.default_rng(length)
+    given = {name: rng.normal(size=(2, 3, length, length)) for name in ("c2c", "c2p", "p2c")}
+    given |= parts
+    scores = sum(given.values())
+    attention = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    return Anatomy("random", [f"t{i}" for i in range(length)], attention, given)
+
+
+def test_shares_are_the_regression_of_parts_on_scores():
+    """The same number by numpy's covariances, query by query."""
+    texts = [random_anatomy(5), random_anatomy(9)]
+    given = shares(texts)
+    for layer, head in np.ndindex(2, 3):
+        above = dict.fromkeys(given.parts, 0.0)
+        below = 0.0
+        for text in texts:
+            total = sum(text.parts.values())
+            for i in range(len(text.tokens)):
+                s = total[layer, head, i]
+                below += np.var(s)
+                for name in above:
+                    above[name] += np.cov(text.parts[name][layer, head, i], s, bias=True)[0, 1]
+        for name, value in above.items():
+            assert given.parts[name][layer, head] == pytest.approx(value / below)
+    np.testing.assert_allclose(given.content + given.position, 1)
+
+
+def test_shares_do_not_see_what_the_softmax_does_not():
+    text = random_anatomy()
+    shift = np.random.default_rng(1).normal(size=(2, 3, 7, 1)) * 5
+    moved = random_anatomy(c2p=text.parts["c2p"] + shift)
+    np.testing.assert_allclose(shares([moved]).content, shares([text]).content)
+
+
+def test_shares_at_the_ends():
+    nothing = np.zeros((2, 3, 7, 7))
+    np.testing.assert_allclose(shares([random_anatomy(c2p=nothing, p2c=nothing)]).content, 1)
+    np.testing.assert_allclose(shares([random_anatomy(c2c=nothing)]).position, 1)
+    twice = random_anatomy().parts["c2c"]
+    np.testing.assert_allclose(shares([random_anatomy(c2p=twice, p2c=nothing)]).content, 0.5)  # all in common: halved
+    with pytest.raises(ValueError, match="no text"):
+        shares([])
+
+
+def test_profile_is_the_mean_of_a_diagonal():
+    text = random_anatomy(4)
+    by_distance = profile(text)
+    assert by_distance.distances.tolist() == [-3, -2, -1, 0, 1, 2, 3]
+    attention = text.attention[1, 2]
+    assert by_distance.attention[1, 2, 6] == pytest.approx(attention[3, 0])  # i - j = 3: the first token, seen last
+    assert by_distance.attention[1, 2, 2] == pytest.approx(np.mean([attention[0, 1], attention[1, 2], attention[2, 3]]))
+
+
+def test_patterns_find_diagonal_stripe_and_first_token():
+    eye, column, first = np.eye(8), np.zeros((8, 8)), np.zeros((8, 8))
+    column[:, 5] = 1
+    first[:, 0] = 1
+    found = patterns(Anatomy("drawn", ["t"] * 8, np.stack([eye, column, first])[None], {}))
+    assert {name: int(values[0].argmax()) for name, values in found.items()} == {"diagonal": 0, "stripe": 1, "[CLS]": 2}
+
+
+def test_only_the_first_tokens_of_a_long_text(tokenizer):
+    subject = Subject("tiny", randomise(DebertaModel(small())), tokenizer)
+    assert len(take_apart(subject, "new " * 50, longest=12).tokens) == 12
+    with pytest.raises(ValueError, match="empty"):
+        take_apart(subject, "  ")

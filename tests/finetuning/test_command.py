@@ -1,0 +1,99 @@
+"""The verbs as a user runs them; one in a process of its own, the others beside this one to save its start."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from debertakit.cli import app
+from tests.finetuning import tiny
+from tests.finetuning.material import tsv
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model, and RTE as it is distributed."""
+    folder = tmp_path_factory.mktemp("command")
+    tiny.deberta(folder / "model")
+    for name, count, seed in (("train", 24, 0), ("dev", 10, 1), ("test", 5, 2)):
+        labels = {"0": "not_entailment", "1": "entailment"}
+        rows = [(e.id, e.text, "it was good", labels[e.label]) for e in tiny.sentences(count, seed)]
+        table = [("index", "sentence1", "sentence2", "label"), *rows]
+        tsv(folder / "data" / f"{name}.tsv", *(row[: 3 if name == "test" else 4] for row in table))
+    return folder
+
+
+def run(*arguments):
+    found = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    if found.exception is not None and not isinstance(found.exception, ValueError):
+        raise found.exception
+    return found
+
+
+@pytest.fixture(scope="module")
+def runs(place):
+    """Two runs of a benchmark, by command."""
+    command = ["finetune", "--model", place / "model", "--task", "rte", "--data", place / "data", "--epochs", 1]
+    command += ["--batch-size", 8, "--lr", 5e-3, "--out"]
+    process = subprocess.run(
+        [sys.executable, "-m", "debertakit.cli", *map(str, command), str(place / "a")], capture_output=True, text=True
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    assert re.search(r"a: accuracy \d+\.\d\d on the dev set, \d+ s", process.stdout)
+    assert "24 examples to train on, 10 to choose by" in process.stderr
+    second = run(*command, place / "b", "--seed", 1, "--max-length", 16)
+    assert second.exit_code == 0
+    return place / "a", place / "b"
+
+
+def test_evaluate_prints_what_finetune_found(place, runs):
+    shown = run("evaluate", runs[0], "--task", "rte", "--data", place / "data", "--out", place / "kept").output
+    assert shown.strip() in (runs[0] / "report.md").read_text().replace("| dev | accuracy | ", "accuracy ")
+    kept, made = (f / "predictions-dev.jsonl" for f in (place / "kept", runs[0]))
+    assert kept.read_text() == made.read_text()
+
+
+def test_two_runs_are_compared(runs):
+    shown = run("evaluate", *runs, "--compare", "--resamples", 200).output
+    for name in ("difference", "95 % interval", "paired bootstrap: p = ", "randomisation: p = ", "McNemar: p = "):
+        assert name in shown
+
+
+def test_the_leaderboards_file(place, runs):
+    out = place / "leaderboard"
+    arguments = ("evaluate", runs[0], "--task", "rte", "--data", place / "data", "--predict-test", "--out", out)
+    assert "5 predictions" in run(*arguments).output
+    rows = (out / "RTE.tsv").read_text().splitlines()
+    assert rows[0] == "index\tprediction"
+    assert len(rows) == 6
+    assert {row.split("\t")[1] for row in rows[1:]} <= {"entailment", "not_entailment"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("evaluate", "{a}", "{b}"), "one model is needed, not 2"),
+        (("evaluate", "{a}", "--compare"), "two runs are needed, not 1"),
+        (("evaluate", "{a}"), "either a task"),
+        (("evaluate", "{model}", "--task", "rte", "--data", "{data}"), "fine-tune it first"),
+        (("evaluate", "{a}", "{model}", "--compare"), "not a finished run"),
+        (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "not a number"),
+        (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--split", "more"), "no 'more' examples"),
+        (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--predict-test"), "--out"),
+        (
+            ("finetune", "--model", "{model}", "--out", "{a}", "--task", "rte", "--data", "{data}"),
+            "holds a run already",
+        ),
+        (("finetune", "--model", "{data}", "--out", "{data}/x", "--task", "rte", "--data", "{data}"), "no config.json"),
+        (("finetune", "--model", "{model}", "--out", "{data}/x"), "either a task"),
+    ],
+)
+def test_a_mistake_is_one_line(arguments, message, place, runs):
+    places = {"a": runs[0], "b": runs[1], "model": place / "model", "data": place / "data"}
+    found = run(*(argument.format(**places) for argument in arguments))
+    assert isinstance(found.exception, ValueError)
+    assert re.search(message, str(found.exception))
+    assert len(str(found.exception).splitlines()) == 1

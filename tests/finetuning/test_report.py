@@ -1,0 +1,122 @@
+import json
+import re
+
+import numpy as np
+import pytest
+
+from debertakit.finetuning.evaluation import Evaluation
+from debertakit.finetuning.examples import Choice, Question, Tagged, Text
+from debertakit.finetuning.predict import Prediction, Span
+from debertakit.finetuning.report import confusion, expected_calibration_error, write_report, write_summary
+
+RECORD = {
+    "model": "somewhere/tiny", "task": "t<b>", "kind": "single-label", "metric": "accuracy", "labels": ["x", "好"],
+    "seed": 0, "train_examples": 10, "epochs": 2.0, "batch_size": 8, "lr": 1e-3, "max_length": 64, "sift": True,
+    "sift_lambda": 5.0,
+}  # fmt: skip
+METRICS = {"seconds": 3.0, "dev": {"accuracy": 50.0}}
+HISTORY = [{"step": 1, "loss": 0.7, "epoch": 0.5}, {"step": 2, "eval_loss": 0.6, "eval_accuracy": 50.0, "epoch": 1.0}]
+NASTY = "<script>alert(1)</script> | 很好 `x`\nline"
+
+
+def report(tmp_path, evaluation, labels=("x", "好"), kind="single-label"):
+    write_report(tmp_path, {**RECORD, "kind": kind}, METRICS, HISTORY, evaluation, labels)
+    return (tmp_path / "report.html").read_text(encoding="utf-8"), (tmp_path / "report.md").read_text(encoding="utf-8")
+
+
+def test_users_text_is_shown_and_does_nothing(tmp_path):
+    examples = [Text("0", NASTY, None, "好"), Text("1", "fine", "pair", "x")]
+    predictions = [Prediction("x", [0.9, 0.1]), Prediction("x", [0.8, 0.2])]
+    html, markdown = report(tmp_path, Evaluation(examples, predictions, {"accuracy": 50.0}, 0.5))
+    assert "<script" not in html
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; | 很好" in html
+    assert "<script" not in markdown
+    assert "\\| 很好" in markdown
+    assert "t&lt;b&gt;" in html
+    for line in markdown.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 4, 5, 6)
+    assert html.count("<svg") == 2  # curves, calibration
+    assert not re.findall(r"(?:src|href)\s*=\s*[\"'](http[^\"']+)", html)
+
+
+def test_what_it_holds_for_classes(tmp_path):
+    examples = [Text(str(i), f"text {i}", None, "x" if i < 6 else "好") for i in range(10)]
+    guesses = ["x"] * 5 + ["好"] + ["x"] + ["好"] * 3
+    predictions = [Prediction(g, [0.7, 0.3] if g == "x" else [0.2, 0.8]) for g in guesses]
+    html, markdown = report(tmp_path, Evaluation(examples, predictions, {"accuracy": 80.0}, 0.5))
+    assert "| x | 5 | 1 |" in markdown
+    assert "| 好 | 1 | 3 |" in markdown
+    assert "| x | 83.33 | 83.33 | 83.33 | 6 |" in markdown
+    assert "| 5 | text 5 | x | 好 |" in markdown
+    assert "text 0" not in markdown  # right, so not among the worst
+    assert "Training took 3 s" in html
+
+
+def test_calibration_by_hand():
+    confidence, right = np.array([0.95, 0.91, 0.61, 0.69, 1.0]), np.array([1, 0, 1, 1, 1])
+    ece, rows = expected_calibration_error(confidence, right)
+    expected = (2 * abs(0.65 - 1) + 3 * abs((0.95 + 0.91 + 1.0) / 3 - 2 / 3)) / 5
+    assert ece == pytest.approx(expected)
+    assert [row[:2] for row in rows] == [("0.6-0.7", 2), ("0.9-1.0", 3)]
+
+
+def test_confusion_counts_gold_by_predicted():
+    truth, guess = np.eye(3)[[0, 0, 1, 2]], np.eye(3)[[0, 1, 1, 0]]
+    section = confusion(truth, guess, ("a", "b", "c"))
+    assert [list(row) for row in section.rows] == [["a", 1, 1, 0], ["b", 0, 1, 0], ["c", 1, 0, 0]]
+    assert "too many" in confusion(np.eye(50), np.eye(50), tuple(map(str, range(50)))).note
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "examples", "predictions"),
+    [
+        ("regression", (), [Text("0", "a", None, 1.0), Text("1", "b", None, 3.0)], [Prediction(1.5), Prediction(2.0)]),
+        (
+            "multi-label",
+            ("x", "y"),
+            [Text("0", "a", None, ("x",)), Text("1", "b", None, ())],
+            [Prediction(("x", "y"), [0.9, 0.6]), Prediction((), [0.1, 0.2])],
+        ),
+        (
+            "tagging",
+            ("O", "B-P"),
+            [Tagged("0", ("安", "娜"), ("B-P", "O")), Tagged("1", ("b",), ("O",))],
+            [Prediction(("O", "O"), [0.5, 0.5]), Prediction(("O",), [0.9])],
+        ),
+        (
+            "qa",
+            (),
+            [Question("0", "谁?", "安娜", ("安娜",), (0,)), Question("1", "who?", "bob", (), ())],
+            [Prediction("安", answers=[Span("安", 1.0, 0)], no_answer=-3.0), Prediction("", no_answer=2.0)],
+        ),
+        (
+            "choice",
+            (),
+            [Choice("0", "安娜", "q", ("a", "b"), 1), Choice("1", "t", "", ("a", "b", "c"), 0)],
+            [Prediction(0, [0.6, 0.4]), Prediction(0, [0.5, 0.2, 0.3])],
+        ),
+    ],
+)
+def test_every_kind_has_a_report_of_its_mistakes(kind, labels, examples, predictions, tmp_path):
+    evaluation = Evaluation(examples, predictions, {"accuracy": 50.0}, 0.5)
+    html, markdown = report(tmp_path, evaluation, labels, kind)
+    worst = markdown[markdown.index("## Worst") : markdown.index("## How")]
+    assert "\n| 0 |" in worst
+    assert ("\n| 1 |" in worst) == (kind in ("regression", "multi-label"))  # nearly right is not quite right
+    if kind not in ("regression", "multi-label"):
+        assert "安" in html
+
+
+def test_card_and_summary(tmp_path):
+    report(tmp_path, Evaluation([Text("0", "a", None, "x")], [Prediction("x", [0.9, 0.1])], {"accuracy": 100.0}, 0.1))
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-classification")
+    assert "SiFT with lambda 5" in card
+    assert "好" in card
+    write_summary(tmp_path, RECORD, [("seed-0", {"accuracy": 80.0}), ("seed-1", {"accuracy": 90.0})])
+    found = json.loads((tmp_path / "summary.json").read_text())
+    assert found["accuracy"]["mean"] == 85.0
+    text = (tmp_path / "report.md").read_text()
+    assert "| accuracy | 85.00 | 7.07 | 80.00 | 90.00 |" in text
+    assert "Best on the dev set: seed-1" in text

@@ -1,0 +1,195 @@
+"""finetune, from files to a folder that stock transformers loads."""
+
+import json
+
+import pytest
+import torch
+import transformers
+
+from debertakit import evaluate, finetune
+from debertakit.finetuning.evaluation import read_predictions
+from debertakit.finetuning.train import hold_out, newest_checkpoint
+from debertakit.finetuning.trainer import FinetuneTrainer
+from tests.finetuning import tiny
+from tests.finetuning.material import lines
+
+KINDS = {
+    "single-label": "AutoModelForSequenceClassification",
+    "multi-label": "AutoModelForSequenceClassification",
+    "regression": "AutoModelForSequenceClassification",
+    "tagging": "AutoModelForTokenClassification",
+    "qa": "AutoModelForQuestionAnswering",
+    "choice": "AutoModelForMultipleChoice",
+}
+QUICK = {"epochs": 1, "batch_size": 8, "lr": 5e-3}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.deberta(tmp_path_factory.mktemp("model"))
+
+
+def csv(path, examples):
+    return lines(path, "a,y", *(f"{example.text},{'good' if example.label == '1' else 'bad'}" for example in examples))
+
+
+def test_ten_lines_of_python(model, tmp_path):
+    train, dev = csv(tmp_path / "train.csv", tiny.sentences(96)), csv(tmp_path / "dev.csv", tiny.sentences(32, seed=9))
+    out = tmp_path / "run"
+    result = finetune(model, train=train, dev=dev, text="a", label="y", out=out, epochs=6, batch_size=8, lr=5e-3)
+    assert result.scores["accuracy"] > 80
+    assert not list(tmp_path.glob("*.part"))
+    assert {path.name for path in out.iterdir()} >= {
+        "README.md", "config.json", "log.jsonl", "metrics.json", "model.safetensors", "predictions-dev.jsonl",
+        "report.html", "report.md", "run.json", "tokenizer.json",
+    }  # fmt: skip
+    assert not (out / "checkpoints").exists()
+    again = evaluate(out, file=dev, text="a", label="y")
+    assert again.scores == result.scores
+    examples, values = read_predictions(out / "predictions-dev.jsonl", "single-label")
+    assert values == again.values
+    assert [e.text for e in examples] == [e.text for e in again.examples]
+    logged = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert max(line["accuracy"] for line in logged if line["kind"] == "dev") == result.scores["accuracy"]
+    classify = transformers.pipeline("text-classification", model=str(out))
+    assert [found["label"] for found in classify([e.text for e in examples])] == values
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_ends_as_a_model_for_stock_transformers(kind, model, tmp_path):
+    task = tiny.task(kind)
+    result = finetune(model, tmp_path / "run", task=task, **QUICK)
+    assert result.scores
+    stock = getattr(transformers, KINDS[kind]).from_pretrained(tmp_path / "run").eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")
+    assert len(tokenizer) == len(tiny.tokenizer())
+    if kind != "qa":  # there, the threshold for "no answer" has been tuned since
+        assert evaluate(tmp_path / "run", task=task).scores == result.scores
+    inputs = tokenizer("the film was good", "it was", return_tensors="pt")
+    if kind == "choice":
+        inputs = {key: value[None] for key, value in inputs.items()}
+    from debertakit.finetuning.models import load_model
+
+    ours = load_model(tmp_path / "run", kind, tuple(stock.config.id2label.values()) if kind != "regression" else ())
+    for a, b in zip(ours.eval()(**inputs).to_tuple(), stock(**inputs).to_tuple(), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_other_encoders_lora_and_a_frozen_encoder(tmp_path):
+    bert, task = tiny.bert(tmp_path / "bert"), tiny.task("tagging")
+    finetune(bert, tmp_path / "lora", task=task, lora=4, layer_decay=0.9, balanced=True, **QUICK)
+    stock = transformers.BertForTokenClassification.from_pretrained(tmp_path / "lora")
+    assert stock.config.id2label == {0: "O", 1: "B-LOC", 2: "B-PER"}
+    base = transformers.BertModel.from_pretrained(bert)
+    moved = stock.bert.encoder.layer[0].attention.self.query.weight - base.encoder.layer[0].attention.self.query.weight
+    assert 0 < torch.linalg.matrix_rank(moved.detach(), atol=1e-7) <= 4
+    finetune(bert, tmp_path / "frozen", task=task, freeze_encoder=True, epochs=1, batch_size=8)
+    frozen = transformers.BertForTokenClassification.from_pretrained(tmp_path / "frozen")
+    for name, value in base.state_dict().items():
+        if "pooler" not in name:
+            assert torch.equal(frozen.bert.state_dict()[name], value)
+    assert json.loads((tmp_path / "frozen" / "run.json").read_text())["lr"] == 1e-3
+
+
+def test_seeds_and_their_summary(model, tmp_path):
+    result = finetune(model, tmp_path / "run", task=tiny.task("single-label"), seeds=2, seed=3, sift=True, **QUICK)
+    assert [run.folder.name for run in result.runs] == ["seed-3", "seed-4"]
+    scores = [run.scores["accuracy"] for run in result.runs]
+    found = json.loads((tmp_path / "run" / "summary.json").read_text())["accuracy"]
+    assert found["mean"] == result.scores["accuracy"] == sum(scores) / 2
+    assert (found["low"], found["high"]) == (min(scores), max(scores))
+    weights = [
+        transformers.AutoModelForSequenceClassification.from_pretrained(r.folder).classifier.weight for r in result.runs
+    ]
+    assert not torch.equal(*weights)
+    metrics = json.loads((tmp_path / "run" / "seed-3" / "metrics.json").read_text())
+    assert metrics["sift_overhead"] > 1
+    assert "SiFT took" in (tmp_path / "run" / "seed-3" / "report.md").read_text()
+
+
+def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
+    task = tiny.task("single-label")
+    settings = {"task": task, "epochs": 2, "batch_size": 8, "lr": 5e-3, "evaluate_every": 2}
+    whole = finetune(model, tmp_path / "whole", **settings)
+    evaluate_once, calls = FinetuneTrainer.evaluate, []
+
+    def killed(trainer, *args, **kwargs):
+        calls.append(1)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return evaluate_once(trainer, *args, **kwargs)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FinetuneTrainer, "evaluate", killed)
+        with pytest.raises(KeyboardInterrupt):
+            finetune(model, tmp_path / "cut", **settings)
+    part = tmp_path / "cut.part"
+    assert not (tmp_path / "cut").exists()
+    assert newest_checkpoint(part / "checkpoints").name == "checkpoint-4"
+    broken = part / "checkpoints" / "checkpoint-5"
+    broken.mkdir()
+    (broken / "trainer_state.json").write_text('{"epoch": 1.')  # cut short while it was written
+    with pytest.raises(ValueError, match=r"cut\.part holds a run already; go on with --resume"):
+        finetune(model, tmp_path / "cut", **settings)
+    with pytest.raises(ValueError, match=r"holds another run, with lr 0\.005 instead of 0\.1"):
+        finetune(model, tmp_path / "cut", **{**settings, "lr": 0.1}, resume=True)
+    again = finetune(model, tmp_path / "cut", **settings, resume=True)
+    assert again.scores == whole.scores
+    weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
+    assert weights[0] == weights[1]
+    done = finetune(model, tmp_path / "cut", **settings, resume=True)  # nothing left to do
+    assert done.scores == again.scores
+
+
+def test_the_newest_whole_checkpoint(tmp_path):
+    for step, state in ((2, "{}"), (10, "{}"), (12, "{")):
+        lines(tmp_path / f"checkpoint-{step}" / "trainer_state.json", state)
+    assert newest_checkpoint(tmp_path).name == "checkpoint-10"
+    assert not (tmp_path / "checkpoint-12").exists()
+    assert newest_checkpoint(tmp_path / "nothing") is None
+
+
+def test_without_a_dev_set_some_examples_are_held_out():
+    train, dev = hold_out(list(range(100)))
+    assert len(dev) == 10
+    assert sorted(train + dev) == list(range(100))
+    assert (train, dev) == hold_out(list(range(100)))
+
+
+def test_questions_that_always_have_answers_are_always_answered(model, tmp_path):
+    questions = [q for q in tiny.examples("qa", 24) if q.answers]
+    task = tiny.task("qa")
+    always = type(task)(task.name, "qa", lambda _: {"train": questions, "dev": questions[:6]}, task.score, task.metric)
+    finetune(model, tmp_path / "always", task=always, **QUICK)
+    assert all(evaluate(tmp_path / "always", task=always).values)
+    finetune(model, tmp_path / "sometimes", task=task, **QUICK)
+    metrics = json.loads((tmp_path / "sometimes" / "metrics.json").read_text())
+    assert metrics["best_f1"] >= metrics["dev"]["f1"]
+    tuned = evaluate(tmp_path / "sometimes", task=task)
+    assert tuned.scores["f1"] == pytest.approx(metrics["best_f1"])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "either a task"),
+        ({"task": "rte", "text": "a", "data": "x"}, "text"),
+        ({"task": "rte"}, "rte needs its data"),
+        ({"task": "rtte", "data": "x"}, "did you mean rte"),
+        ({"train": "nowhere.csv", "text": "a", "label": "y"}, r"nowhere\.csv"),
+        ({"task": "rte", "lr": -1.0}, "lr is -1.0"),
+        ({"task": "rte", "layer_decay": 2.0}, "layer_decay"),
+        ({"task": "rte", "lora": 4, "freeze_encoder": True}, "lora"),
+        ({"task": "rte", "seeds": 0}, "seeds is 0"),
+        ({"train": "nowhere.csv", "colour": "red"}, "colour"),
+    ],
+)
+def test_mistakes_are_named(settings, message, model, tmp_path):
+    with pytest.raises(ValueError, match=message):
+        finetune(model, tmp_path / "run", **settings)
+    assert not list(tmp_path.iterdir())
+
+
+def test_more_tokens_than_positions(tmp_path):
+    with pytest.raises(ValueError, match="positions for 64 tokens"):
+        finetune(tiny.bert(tmp_path / "b"), tmp_path / "run", task=tiny.task("single-label"), max_length=100, **QUICK)

@@ -1,0 +1,230 @@
+"""Each predictor against the model asked directly."""
+
+import numpy as np
+import pytest
+import torch
+
+from debertakit.inference.results import Classification, Score
+from debertakit.inference.tasks import (
+    EntityTagger,
+    PairScorer,
+    QuestionAnswerer,
+    TextClassifier,
+    ZeroShotClassifier,
+    entities,
+    load,
+)
+from tests.inference import material
+
+LABELS = {"id2label": {0: "bad", 1: "good", 2: "so"}, "label2id": {"bad": 0, "good": 1, "so": 2}}
+NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
+TEXTS = [
+    "the cat sees a dog",
+    "Bob likes the film .",
+    "good",
+    "北京大学在中国",
+    "a dog lives in Paris , the cat in Rome",
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return material.tokenizer()
+
+
+def logits(model, tokenizer, text, pair=None):
+    with torch.inference_mode():
+        return model(**tokenizer(text, pair, return_tensors="pt")).logits[0].double().numpy()
+
+
+def softmax(values):
+    powers = np.exp(values - values.max())
+    return powers / powers.sum()
+
+
+def test_classification(tokenizer):
+    model = material.model("SequenceClassification", **LABELS)
+    predict = TextClassifier(model, tokenizer)
+    results = predict(TEXTS)
+    for text, result in zip(TEXTS, results, strict=True):
+        chances = softmax(logits(model, tokenizer, text))
+        found = {label.label: label.score for label in result.scores}
+        assert [found[name] for name in ("bad", "good", "so")] == pytest.approx(chances.tolist(), abs=1e-5)
+        assert result.labels == [max(found, key=found.get)]
+        assert predict(text).scores[0].score == pytest.approx(result.scores[0].score, abs=1e-6)
+    pair = predict({"text": TEXTS[0], "pair": TEXTS[1]})
+    expected = softmax(logits(model, tokenizer, TEXTS[0], TEXTS[1]))
+    assert pair.scores[0].score == pytest.approx(expected.max(), abs=1e-5)
+
+
+def test_several_labels_and_a_value(tokenizer):
+    model = material.model("SequenceClassification", problem_type="multi_label_classification", **LABELS)
+    result = TextClassifier(model, tokenizer)(TEXTS[0])
+    chances = 1 / (1 + np.exp(-logits(model, tokenizer, TEXTS[0])))
+    assert set(result.labels) == {LABELS["id2label"][i] for i in range(3) if chances[i] >= 0.5}
+    assert sorted(label.score for label in result.scores) == pytest.approx(sorted(chances), abs=1e-5)
+    model = material.model("SequenceClassification", num_labels=1)
+    assert TextClassifier(model, tokenizer)(TEXTS[0]) == Score(
+        pytest.approx(logits(model, tokenizer, TEXTS[0])[0], abs=1e-5)
+    )
+
+
+LONG = " ".join(TEXTS[i % 3] for i in range(40))
+
+
+def test_long_texts(tokenizer):
+    model = material.model("SequenceClassification", **LABELS)
+    ids = tokenizer(LONG)["input_ids"]
+    assert len(ids) > 100
+    inner, room, step = ids[1:-1], 62, 62 - 16
+    windows = [[1, *inner[i : i + room], 2] for i in range(0, len(inner), step)]
+    windows = windows[
+        : next(n for n, window in enumerate(windows) if window[-2] is inner[-1] or n * step + room >= len(inner)) + 1
+    ]
+    with torch.inference_mode():
+        each = [model(torch.tensor([window])).logits[0].double().numpy() for window in windows]
+    found = TextClassifier(model, tokenizer)(LONG)
+    assert found.scores[0].score == pytest.approx(softmax(np.mean(each, axis=0)).max(), abs=1e-5)
+    whole = TextClassifier(model, tokenizer, long="whole")(LONG)
+    assert whole.scores[0].score == pytest.approx(softmax(logits(model, tokenizer, LONG)).max(), abs=1e-5)
+    cut = TextClassifier(model, tokenizer, long="cut")(LONG)
+    assert cut.scores[0].score == pytest.approx(softmax(each[0]).max(), abs=1e-5)
+    with pytest.raises(ValueError, match="windows, whole, cut"):
+        TextClassifier(model, tokenizer, long="short")
+
+
+def test_a_long_pair_keeps_the_short_text_in_every_window(tokenizer):
+    model = material.model("SequenceClassification", **LABELS)
+    predict = TextClassifier(model, tokenizer)
+    question = tokenizer("who likes the film ?", add_special_tokens=False)["input_ids"]
+    for text, pair in (("who likes the film ?", LONG), (LONG, "who likes the film ?")):
+        rows = predict.text_rows([(text, pair)])
+        assert len(rows) > 2
+        assert all(len(row.ids[0]) <= 64 for row in rows)
+        assert all(str(question)[1:-1] in str(row.ids[0]) for row in rows)
+    both = predict.text_rows([(LONG, LONG)])
+    assert all(len(row.ids[0]) <= 64 for row in both)
+
+
+def test_zero_shot(tokenizer):
+    model = material.model("SequenceClassification", id2label=NLI, label2id={v: k for k, v in NLI.items()})
+    labels = ["film", "river", "dog"]
+    each = np.stack([logits(model, tokenizer, TEXTS[1], f"the film is {label}") for label in labels])
+    one = ZeroShotClassifier(model, tokenizer, labels=labels, template="the film is {}")(TEXTS[1])
+    found = {label.label: label.score for label in one.scores}
+    assert [found[name] for name in labels] == pytest.approx(softmax(each[:, 2]).tolist(), abs=1e-5)
+    several = ZeroShotClassifier(model, tokenizer, template="the film is {}", multi_label=True)
+    result = several({"text": TEXTS[1], "labels": labels})
+    found = {label.label: label.score for label in result.scores}
+    assert [found[x] for x in labels] == pytest.approx([softmax(row[[0, 2]])[1] for row in each], abs=1e-5)
+    with pytest.raises(ValueError, match="needs labels"):
+        several("a text")
+    with pytest.raises(ValueError, match="model of entailment"):
+        ZeroShotClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
+
+
+def test_entities_of_tags():
+    text = "Ann Lee lives in Rome,Italy"
+    places = [(0, 3), (4, 7), (8, 13), (14, 16), (17, 21), (21, 22), (22, 27)]
+    tags = ["B-PER", "I-PER", "O", "O", "B-LOC", "O", "I-LOC"]
+    found = entities(text, places, tags, [0.8, 0.6, 1, 1, 0.9, 1, 0.5])
+    assert [(e.type, e.text, e.start, e.end) for e in found] == [
+        ("PER", "Ann Lee", 0, 7),
+        ("LOC", "Rome", 17, 21),
+        ("LOC", "Italy", 22, 27),
+    ]
+    assert found[0].score == pytest.approx(0.7)
+    split = entities("ab", [(0, 1), (1, 2)], ["B-PER", "B-PER"], [1, 1])
+    assert [e.text for e in split] == ["a", "b"]
+
+
+def test_tagging_a_text_with_its_places(tokenizer):
+    tags = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC"}
+    model = material.model("TokenClassification", num_labels=4, id2label=tags, label2id={v: k for k, v in tags.items()})
+    for text in ("Ann lives in Paris,Rome", "北京大学在中国", LONG, " , "):
+        result = EntityTagger(model, tokenizer)(text)
+        assert all(text[e.start : e.end] == e.text for e in result.entities)
+    text = "Ann lives in Paris"
+    best = [tags[int(i)] for i in logits(model, tokenizer, text).argmax(-1)[1:-1]]
+    places = [(0, 3), (4, 9), (10, 12), (13, 18)]
+    expected = [(e.type, e.start, e.end) for e in entities(text, places, best, [1] * 4)]
+    assert [(e.type, e.start, e.end) for e in EntityTagger(model, tokenizer)(text).entities] == expected
+
+
+def test_answers(tokenizer):
+    model = material.model("QuestionAnswering")
+    context = "Ann lives in Paris . Bob lives in Rome ."
+    predict = QuestionAnswerer(model, tokenizer, no_answer=False)
+    result = predict({"question": "where is Bob ?", "context": context})
+    assert result.answer == result.answers[0].text != ""
+    assert all(context[a.start : a.end] == a.text for a in result.answers)
+    scores = [a.score for a in result.answers]
+    assert scores == sorted(scores, reverse=True)
+    assert result.no_answer == 0
+    encoded = tokenizer("where is Bob ?", context, return_tensors="pt", return_offsets_mapping=True)
+    offsets = encoded.pop("offset_mapping")[0].tolist()
+    with torch.inference_mode():
+        output = model(**encoded)
+    start, end = output.start_logits[0].numpy(), output.end_logits[0].numpy()
+    inside = [i for i, which in enumerate(encoded.sequence_ids()) if which == 1]
+    best = max(((start[i] + end[j], i, j) for i in inside for j in inside if i <= j), key=lambda found: found[0])
+    assert (result.answers[0].start, result.answers[0].end) == (offsets[best[1]][0], offsets[best[2]][1])
+    far = predict({"question": "where is Bob ?", "context": LONG})
+    assert LONG[far.answers[0].start : far.answers[0].end] == far.answer
+    unsure = QuestionAnswerer(model, tokenizer)({"question": "where is Bob ?", "context": context})
+    assert 0 < unsure.no_answer < 1
+
+
+def test_options_of_any_number(tokenizer):
+    from debertakit.inference.tasks import OptionChooser
+
+    model = material.model("MultipleChoice")
+    predict = OptionChooser(model, tokenizer)
+    items = [
+        {"text": "Ann sees", "options": ["the cat", "a dog", "the river in Rome"]},
+        {"text": "Bob likes", "options": ["the film", "Paris"]},
+    ]
+    for item, result in zip(items, predict(items), strict=True):
+        pairs = tokenizer([item["text"]] * len(item["options"]), item["options"], padding=True, return_tensors="pt")
+        with torch.inference_mode():
+            expected = model(**{key: value[None] for key, value in pairs.items()}).logits[0].softmax(-1)
+        assert result.scores == pytest.approx(expected.tolist(), abs=1e-5)
+        assert result.option == item["options"][int(expected.argmax())]
+    with pytest.raises(ValueError, match="two or more"):
+        predict({"text": "a", "options": ["one"]})
+
+
+def test_ranking(tokenizer):
+    model = material.model("SequenceClassification", num_labels=1)
+    predict = PairScorer(model, tokenizer)
+    ranked = predict.rank("who ?", TEXTS, top=3)
+    values = [logits(model, tokenizer, "who ?", text)[0] for text in TEXTS]
+    assert [index for index, _ in ranked] == sorted(range(5), key=lambda i: -values[i])[:3]
+    assert ranked[0][1] == pytest.approx(max(values), abs=1e-5)
+
+
+def test_embeddings(tmp_path):
+    folder = material.saved(tmp_path / "m", "")
+    predict = load(folder, "embed")
+    model, tokenizer = material.model(""), material.tokenizer()
+    vectors = np.array([result.embedding for result in predict(TEXTS)])
+    with torch.inference_mode():
+        each = [model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0].mean(0) for text in TEXTS]
+    expected = torch.nn.functional.normalize(torch.stack(each), dim=-1).numpy()
+    np.testing.assert_allclose(vectors, expected, atol=1e-5)
+
+
+def test_the_head_chooses_the_task(tmp_path):
+    folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
+    assert isinstance(load(folder)("the cat"), Classification)
+    with pytest.raises(ValueError, match="ner needs a head for TokenClassification"):
+        load(folder, "ner")
+    with pytest.raises(ValueError, match="did you mean classify"):
+        load(folder, "clasify")
+
+
+@pytest.mark.parametrize("item", ["", "  ", {"txt": "a"}, 3, {"text": 5}, None])
+def test_inputs_that_cannot_be_read(item, tokenizer):
+    predict = TextClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
+    with pytest.raises(ValueError, match=r"empty|missing|needs|text"):
+        predict([item])

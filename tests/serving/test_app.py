@@ -1,0 +1,190 @@
+"""The application: right answers to many callers at once, limits, and what it says of itself."""
+
+import asyncio
+import json
+import random
+
+import httpx
+import pytest
+
+from debertakit.inference.tasks import QuestionAnswerer, TextClassifier
+from debertakit.serving.app import Limits, Model, create_app
+from tests.inference import material
+from tests.inference.test_tasks import LABELS
+
+WORDS = material.WORDS
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    return TextClassifier(material.model("SequenceClassification", **LABELS), material.tokenizer())
+
+
+@pytest.fixture(scope="module")
+def answerer():
+    return QuestionAnswerer(material.model("QuestionAnswering"), material.tokenizer())
+
+
+def run(app, work):
+    """The coroutine ``work(client)`` against the application, started and stopped as a server would."""
+
+    async def main():
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                return await work(client)
+
+    return asyncio.run(main())
+
+
+def post(client, path, *inputs, **others):
+    return client.post(path, json={"inputs": list(inputs)}, **others)
+
+
+def test_every_caller_gets_its_own_answer(classifier):
+    draw = random.Random(0)
+    texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 100))) for _ in range(300)]
+    expected = [classifier(text).scores[0] for text in texts]
+
+    async def work(client):
+        answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
+        return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
+
+    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(line=1 << 20)), work)
+    for own, wanted in zip(found, expected, strict=True):
+        assert own["label"] == wanted.label
+        assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
+    batches = float(next(line for line in metrics.splitlines() if line.startswith("batch_requests_count")).split()[-1])
+    assert batches < 100  # they did share them
+    assert 'requests_total{path="/classify",status="200"} 300.0' in metrics
+
+
+def test_two_models_and_what_is_loaded(classifier, answerer):
+    models = [Model("a", "classify", classifier), Model("b", "classify", classifier), Model("q", "answer", answerer)]
+
+    async def work(client):
+        named = await client.post("/classify", json={"inputs": [{"text": "the cat"}], "model": "b"})
+        wrong = await client.post("/classify", json={"inputs": [{"text": "the cat"}], "model": "q"})
+        asked = await post(client, "/answer", {"question": "who ?", "context": "Ann lives in Rome"})
+        return named, wrong, asked, await client.get("/models"), await client.get("/ready"), await client.get("/health")
+
+    named, wrong, asked, loaded, ready, health = run(create_app(models), work)
+    assert named.json()["model"] == "b"
+    assert (wrong.status_code, wrong.json()["error"]) == (404, "no model 'q' for classify; there is a, b")
+    assert asked.json()["results"][0].keys() == {"answer", "no_answer", "answers"}
+    assert [model["task"] for model in loaded.json()] == ["classify", "classify", "answer"]
+    assert ready.json() == {"ready": True}
+    assert health.status_code == 200
+    with pytest.raises(ValueError, match="two models"):
+        create_app([models[0], models[0]])
+
+
+def test_limits(classifier):
+    app = create_app([Model("m", "classify", classifier)], Limits(body=3000, texts=3, characters=100))
+    cases = {
+        413: [[{"text": "a"}] * 4, [{"text": "a" * 101}], [{"text": "a" * 5000}]],
+        422: [[], [{"text": ""}], [{"txt": "a"}], [{"text": 3}], [{"text": "a", "more": 1}]],
+    }
+
+    async def work(client):
+        found = {}
+        for status, bodies in cases.items():
+            found[status] = [await client.post("/classify", json={"inputs": inputs}) for inputs in bodies]
+
+        async def slow_body():
+            for _ in range(50):
+                yield b" " * 100
+
+        found[413].append(await client.post("/classify", content=slow_body()))
+        found[422].append(await client.post("/classify", content=b"{"))
+        return found
+
+    for status, answers in run(app, work).items():
+        assert [answer.status_code for answer in answers] == [status] * len(answers)
+        assert all(answer.json()["error"] for answer in answers)
+
+
+def test_a_full_line_is_told_at_once_and_empties(classifier):
+    app = create_app([Model("m", "classify", classifier)], Limits(line=400))
+    text = "the cat " * 25
+
+    async def work(client):
+        answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for _ in range(60)))
+        return answers, await post(client, "/classify", {"text": text})
+
+    answers, later = run(app, work)
+    statuses = [answer.status_code for answer in answers]
+    assert set(statuses) == {200, 429}
+    assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 429)
+    assert later.status_code == 200
+
+
+def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
+    import time
+
+    original = classifier.run
+    monkeypatch.setattr(classifier, "run", lambda rows: (time.sleep(0.3), original(rows))[1])
+    app = create_app([Model("m", "classify", classifier)], Limits(seconds=0.1))
+    answer = run(app, lambda client: post(client, "/classify", {"text": "the cat"}))
+    assert answer.status_code == 504
+
+
+def test_a_failing_model_does_not_end_the_server(classifier, monkeypatch):
+    app = create_app([Model("m", "classify", classifier)])
+    original, calls = classifier.run, []
+
+    def fails_once(rows):
+        calls.append(len(rows))
+        if len(calls) == 1:
+            raise RuntimeError("out of memory")
+        return original(rows)
+
+    monkeypatch.setattr(classifier, "run", fails_once)
+
+    async def main():
+        async with app.router.lifespan_context(app):
+            transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+            async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+                first = await post(client, "/classify", {"text": "the cat"})
+                return first, await post(client, "/classify", {"text": "the cat"})
+
+    first, second = asyncio.run(main())
+    assert (first.status_code, second.status_code) == (500, 200)
+    assert "memory" not in first.text
+
+
+def test_a_key(classifier):
+    app = create_app([Model("m", "classify", classifier)], api_key="secret")
+
+    async def work(client):
+        keys = [{}, {"x-api-key": "wrong"}, {"x-api-key": "secret"}, {"authorization": "Bearer secret"}]
+        answers = [await post(client, "/classify", {"text": "a"}, headers=key) for key in keys]
+        return [answer.status_code for answer in answers], (await client.get("/health")).status_code
+
+    assert run(app, work) == ([401, 401, 200, 200], 200)
+
+
+def test_the_page_and_the_explorer(classifier):
+    async def work(client):
+        parts = [await client.get(path) for path in ("/", "/page/app.js", "/page/style.css", "/page/explorer.js")]
+        body = {"model": "m", "text": "the cat sees a dog"}
+        return parts, await client.get("/page/secrets"), await client.post("/explain", json=body)
+
+    parts, wrong, explained = run(create_app([Model("m", "classify", classifier)]), work)
+    assert [part.status_code for part in parts] == [200] * 4
+    assert parts[0].headers["content-type"].startswith("text/html")
+    assert "http://" not in parts[0].text + parts[1].text  # nothing from elsewhere
+    assert "https://" not in parts[0].text + parts[1].text
+    assert wrong.status_code == 404
+    (model,) = explained.json()["models"]
+    assert (model["layers"], model["heads"], model["texts"][0]["tokens"][1]) == (2, 2, "the")
+
+
+def test_logs_hold_no_text(classifier, caplog):
+    app = create_app([Model("m", "classify", classifier)])
+    with caplog.at_level("INFO", "debertakit.serving"):
+        run(app, lambda client: post(client, "/classify", {"text": "cat likes Paris"}))
+        run(app, lambda client: post(client, "/classify", {"text": "Paris", "cat": 1}))
+    lines = [record.message for record in caplog.records if record.name == "debertakit.serving"]
+    assert [json.loads(line)["status"] for line in lines] == [200, 422]
+    assert not any("Paris" in line for line in lines)
