@@ -1,8 +1,6 @@
-"""The verbs as a user runs them; one in a process of its own, the others beside this one to save its start."""
+"""The verbs, run inside this process to save its start; tests/test_cli.py has the process's own side."""
 
 import re
-import subprocess
-import sys
 
 import pytest
 from typer.testing import CliRunner
@@ -37,15 +35,10 @@ def runs(place):
     """Two runs of a benchmark, by command."""
     command = ["finetune", "--model", place / "model", "--task", "rte", "--data", place / "data", "--epochs", 1]
     command += ["--batch-size", 8, "--lr", 5e-3, "--out"]
-    process = subprocess.run(
-        [sys.executable, "-m", "debertakit.cli", *map(str, command), str(place / "a")], capture_output=True, text=True
-    )
-    assert process.returncode == 0, process.stderr
-    assert "Traceback" not in process.stderr
-    assert re.search(r"a: accuracy \d+\.\d\d on the dev set, \d+ s", process.stdout)
-    assert "24 examples to train on, 10 to choose by" in process.stderr
-    second = run(*command, place / "b", "--seed", 1, "--max-length", 16)
-    assert second.exit_code == 0
+    first, second = run(*command, place / "a"), run(*command, place / "b", "--seed", 1, "--max-length", 16)
+    assert (first.exit_code, second.exit_code) == (0, 0)
+    assert re.search(r"a: accuracy \d+\.\d\d on the dev set, \d+ s", first.stdout)
+    assert "24 examples to train on, 10 to choose by" in first.stderr
     return place / "a", place / "b"
 
 

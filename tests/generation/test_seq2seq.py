@@ -71,6 +71,47 @@ def test_no_target_token_sees_the_future_and_all_see_the_source():
     assert (model(changed, None, ids).logits - before).abs().amax(-1).min() > 0
 
 
+def by_the_equations(model, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """Logits of one text, dense, as the top of seq2seq.py writes it down; for v3's layout."""
+    config, decoder = model.config.encoder, model.decoder
+    heads, d, n = config.num_attention_heads, config.attention_head_size, len(ids)
+
+    def split(x):
+        return x.unflatten(-1, (heads, d)).transpose(0, 1)  # [heads, rows, d]
+
+    x = model.encoder.embeddings.LayerNorm(model.encoder.embeddings.word_embeddings(ids))
+    table = decoder.LayerNorm(decoder.rel_embeddings.weight)
+    rows = config.relative_positions.rows(torch.arange(n)[:, None] - torch.arange(n)).long()
+    for i, layer in enumerate(decoder.layer):
+        q = x + decoder.position_embeddings.weight[:n] if i == 0 else x
+        att = layer.attention.self
+        query, key, value = split(att.query_proj(q)), split(att.key_proj(x)), split(att.value_proj(x))
+        near_key, near_query = split(att.key_proj(table))[:, rows], split(att.query_proj(table))[:, rows]
+        scores = query @ key.mT + torch.einsum("hid,hijd->hij", query, near_key)
+        scores = scores + torch.einsum("hijd,hjd->hij", near_query, key)
+        scores = (scores * (3 * d) ** -0.5).masked_fill(torch.ones(n, n).triu(1).bool(), -torch.inf)
+        mixed = (scores.softmax(-1) @ value).transpose(0, 1).flatten(1)
+        a = layer.attention.output.LayerNorm(q + layer.attention.output.dense(mixed))
+        att = layer.cross_attention.self
+        query, key, value = split(att.query_proj(a)), split(att.key_proj(states)), split(att.value_proj(states))
+        mixed = ((query @ key.mT * d**-0.5).softmax(-1) @ value).transpose(0, 1).flatten(1)
+        c = layer.cross_attention.output.LayerNorm(a + layer.cross_attention.output.dense(mixed))
+        wide = torch.nn.functional.gelu(layer.intermediate.dense(c))
+        x = layer.output.LayerNorm(c + layer.output.dense(wide))
+    head = model.lm_predictions.lm_head
+    hidden = head.LayerNorm(torch.nn.functional.gelu(head.dense(x)))
+    return hidden @ model.encoder.embeddings.word_embeddings.weight.T + head.bias
+
+
+@torch.inference_mode()
+def test_the_decoder_is_what_its_equations_say():
+    model = translator(decoder_layers=2)
+    source, ids = text(1, 7), text(1, 9)
+    out = model(source, None, ids)
+    expected = by_the_equations(model, out.encoder_last_hidden_state[0], ids[0])
+    torch.testing.assert_close(out.logits[0], expected, atol=1e-5, rtol=1e-5)
+
+
 @torch.inference_mode()
 def test_absolute_positions_enter_the_queries_of_the_first_layer():
     """Without distances and with the same words everywhere, only the absolute position tells two places apart."""

@@ -7,10 +7,12 @@ import textwrap
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from debertakit import heads
+from debertakit.cli import app
 from debertakit.config import DebertaConfig
-from debertakit.inference.onnx import export_onnx, onnx_model
+from debertakit.inference.onnx import OnnxModel, export_onnx, onnx_model
 from debertakit.model import DebertaModel
 from tests.conftest import randomise, small
 
@@ -181,6 +183,29 @@ def test_int8(folder, tmp_path):
     inputs["input_ids"] %= 7
     (a,), (b,) = session(full).run(None, inputs), session(short).run(None, inputs)
     assert 0 < np.linalg.norm(a - b) < 0.05 * np.linalg.norm(a)
+
+
+def test_called_like_a_model(folder, tmp_path):
+    export_onnx(folder, tmp_path)
+    given, model = OnnxModel(tmp_path), heads.DebertaForSequenceClassification.from_pretrained(folder)
+    inputs = batch((3, 8), model.config)
+    with torch.no_grad():
+        torch.testing.assert_close(given.eval()(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=0)
+        alone = {"input_ids": inputs["input_ids"]}  # no mask: no padding
+        torch.testing.assert_close(given(**alone)["logits"], model(**alone).logits, atol=1e-4, rtol=0)
+    assert given.config.id2label == model.config.id2label
+    with pytest.raises(ValueError, match=r"no model\.onnx in"):
+        OnnxModel(folder)
+
+
+def test_the_command(folder, tmp_path):
+    run = CliRunner().invoke(app, ["export", "onnx", str(folder), "--out", str(tmp_path / "short"), "--int8"])
+    assert run.exit_code == 0, run.output
+    assert "opset 20, int8" in run.output
+    assert (tmp_path / "short" / "model.onnx").is_file()
+    refused = CliRunner().invoke(app, ["export", "onnx", str(tmp_path / "missing"), "--out", str(tmp_path / "out")])
+    assert isinstance(refused.exception, ValueError)
+    assert not (tmp_path / "out").exists()
 
 
 def test_refusals(tmp_path, monkeypatch):

@@ -228,3 +228,26 @@ def test_inputs_that_cannot_be_read(item, tokenizer):
     predict = TextClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
     with pytest.raises(ValueError, match=r"empty|missing|needs|text"):
         predict([item])
+
+
+@pytest.mark.parametrize("head", ["SequenceClassification", "QuestionAnswering", "MaskedLM", ""])
+def test_onnx_says_what_torch_says(head, tmp_path):
+    from debertakit.inference.onnx import export_onnx
+
+    folder = material.saved(tmp_path / "m", head, **(LABELS if head.startswith("Seq") else {}))
+    export_onnx(folder, tmp_path / "onnx")
+    item = {
+        "QuestionAnswering": {"question": "where is Bob ?", "context": "Ann lives in Paris . Bob lives in Rome ."},
+        "MaskedLM": "the [MASK] sees a dog in [MASK]",
+    }.get(head, TEXTS[4])
+    ours, onnx = load(folder)(item), load(tmp_path / "onnx", backend="onnx")(item)
+    assert numbers(onnx) == pytest.approx(numbers(ours), abs=1e-4)
+
+
+def numbers(result):
+    """Every score in a result, in order."""
+    if isinstance(result, float):
+        return [result]
+    if isinstance(result, list):
+        return [number for part in result for number in numbers(part)]
+    return [number for part in vars(result).values() for number in numbers(part)] if hasattr(result, "__dict__") else []

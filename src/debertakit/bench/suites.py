@@ -135,7 +135,9 @@ def training(settings: Settings) -> Iterator[Result]:
     for name, lengths in works.items():
         inputs = batch(lengths)
         losses = {key: partial(_hidden_loss, model, inputs) for key, model in runners.items()}
-        steps = {key: partial(_training_step, losses[key], optimisers[key]) for key in runners}
+        steps: dict[str, Callable[[], object]] = {
+            key: partial(_training_step, losses[key], optimisers[key]) for key in runners
+        }
         yield contest(name, steps, settings.seconds * 2)
     yield contest("small", small_steps(), settings.seconds * 2)
 

@@ -7,6 +7,7 @@ It is all that a comparison of two runs, or a report, needs.
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,7 @@ def evaluate(
     **columns: Any,
 ) -> Evaluation:
     """A fine-tuned model on a split of a benchmark, or on a file of one's own (columns as in ``files.own_task``)."""
+    check_packages()
     if (task is None) == (file is None):
         raise ValueError("give either a task and its folder of data, or a file to evaluate on")
     if file is not None:
@@ -115,6 +117,13 @@ def evaluate(
             raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
         examples = splits[split]
     return load_evaluator(model, chosen)(examples)
+
+
+def check_packages() -> None:
+    """Before the work, not after hours of it."""
+    for name in ("accelerate", "scipy", "seqeval", "sklearn"):
+        if find_spec(name) is None:
+            raise ImportError(f"fine-tuning needs {name}: pip install 'debertakit[finetune]'")
 
 
 def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Any]]:

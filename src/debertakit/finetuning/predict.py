@@ -20,11 +20,6 @@ from debertakit.finetuning.examples import Kind
 from debertakit.finetuning.features import Row
 from debertakit.finetuning.losses import cells, task_logits, task_loss
 
-try:
-    from scipy.special import expit, softmax
-except ImportError:
-    raise ImportError("fine-tuning needs packages: pip install 'debertakit[finetune]'") from None
-
 BUDGET = {False: 2048, True: 32768}
 """Tokens to a batch, on a CPU and on a GPU."""
 CANDIDATES = 20

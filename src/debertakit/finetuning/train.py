@@ -25,7 +25,7 @@ from transformers import EarlyStoppingCallback, TrainingArguments
 
 from debertakit.finetuning import benchmarks, report
 from debertakit.finetuning.batches import Collator
-from debertakit.finetuning.evaluation import Evaluator, read_benchmark, write_predictions
+from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
 from debertakit.finetuning.examples import Task
 from debertakit.finetuning.features import Encoder, Features, choose_length, find_labels
 from debertakit.finetuning.files import own_task
@@ -101,6 +101,7 @@ def finetune(
 
     ``others``: columns (text, pair, label, ...: ``files.own_task``) and ``Options``.
     """
+    check_packages()
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("fine-tuning runs in one process; start it without torchrun")
     if seeds < 1:

@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from transformers.utils import ModelOutput
 
 from debertakit import heads
 from debertakit.config import DebertaConfig
@@ -199,6 +200,36 @@ def export_onnx(
         for file in written.iterdir():
             shutil.move(file, out / file.name)
     return out / "model.onnx"
+
+
+class OnnxModel:
+    """An exported folder in ONNX Runtime, called like the torch model that it came from: tensors in, tensors out."""
+
+    device = torch.device("cpu")
+
+    def __init__(self, folder: str | Path):
+        _require()
+        import onnxruntime
+
+        file = Path(folder) / "model.onnx"
+        if not file.is_file():
+            raise ValueError(f"no model.onnx in {folder}: deberta export onnx MODEL --out {folder} writes one")
+        self.config = DebertaConfig.from_pretrained(folder)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = torch.get_num_threads()
+        self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        self._inputs = [given.name for given in self.session.get_inputs()]
+        self._outputs = [output.name for output in self.session.get_outputs()]
+
+    def eval(self) -> OnnxModel:
+        return self
+
+    def __call__(self, **inputs: Tensor) -> ModelOutput:
+        inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
+        for name in self._inputs:
+            inputs.setdefault(name, torch.zeros_like(inputs["input_ids"]))  # segments
+        outputs = self.session.run(self._outputs, {name: inputs[name].numpy() for name in self._inputs})
+        return ModelOutput(zip(self._outputs, map(torch.from_numpy, outputs), strict=True))
 
 
 def quantise(source: Path, target: Path, big: bool = False) -> None:

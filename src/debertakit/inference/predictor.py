@@ -53,7 +53,7 @@ class Predictor:
             raise ValueError(f"max_length={max_length}: from 8 to {longest} for this model")
         self.model, self.tokenizer, self.long, self.budget = model.eval(), tokenizer, long, budget
         self.max_length = max_length or longest
-        self.device = next(model.parameters()).device
+        self.device = model.device
 
     def __call__(self, inputs: Any) -> Any:
         """One input (a string, or a mapping with ``fields``), or a list of them; a result for each."""
@@ -135,9 +135,9 @@ class Predictor:
     def _windows(self, index: int, text: str, pair: str | None) -> Iterator[Row]:
         """Overlapping by a quarter. Of a pair the longer text is cut into windows, each with the whole of the other."""
         kept = self.max_length // 2
-        if pair is None:
-            given, which = (text,), "only_first"
-        else:
+        given: tuple[str, ...] = (text,)
+        which = "only_first"
+        if pair is not None:
             sizes = [len(ids) for ids in self.tokenizer([text, pair], add_special_tokens=False)["input_ids"]]
             longer = int(sizes[1] >= sizes[0])
             both = [text, pair]

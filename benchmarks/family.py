@@ -1,0 +1,78 @@
+"""Every small recipe of the family at equal wall-clock, on one text: steps, tokens a second, its own figures.
+
+    python benchmarks/family.py TEXT OUT [--minutes 10] [--seeds 2] [--threads 2] [--only NAME ...]
+
+One run after another, each in a process of its own; a run that is there already is not repeated and one that was cut
+off goes on, so the same command finishes what a stopped one began. Each kind of tokenizer (8,192 pieces) and corpus is
+made once. OUT/table.md is written anew after every run. Losses of different objectives, or over different
+vocabularies, do not compare: read a row against its own start, and against rows with the same objective and tokenizer.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from debertakit.pretraining.command import get_corpus, get_tokenizer
+from debertakit.pretraining.log import read
+from debertakit.pretraining.recipes import RECIPES, recipe
+
+SMALL = [name for name in RECIPES if "tiny" in name]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("text")
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seeds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--only", nargs="*", default=SMALL, choices=SMALL)
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
+    arguments = parser.parse_args()
+    for seed in range(arguments.seeds):
+        for name in arguments.only:
+            run(name, seed, arguments)
+            (arguments.out / "table.md").write_text(table(arguments.out), encoding="utf-8")
+    print(table(arguments.out))
+
+
+def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
+    out = arguments.out / f"{name}-{seed}"
+    if (out / "README.md").exists():
+        return
+    config = recipe(name)
+    shared = arguments.out / config.data.tokenizer
+    shared.mkdir(parents=True, exist_ok=True)
+    tokenizer = get_tokenizer(config, None, arguments.text, shared)
+    get_corpus(config, arguments.text, tokenizer, shared)
+    command = [sys.executable, "-m", "debertakit.cli", "pretrain", name, "--corpus", str(shared / "corpus")]
+    command += ["--tokenizer", str(shared / "tokenizer"), "--out", str(out), "--minutes", str(arguments.minutes)]
+    assignments = [f"seed={seed}", "evaluate_every=200", "evaluate_tokens=131072", *arguments.set]
+    command += ["--resume", *(word for assignment in assignments for word in ("--set", assignment))]
+    print(" ".join(command), flush=True)
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
+
+
+def table(out: Path) -> str:
+    lines = ["| recipe | seed | steps | tokens/s | first | last |", "|---|---|---|---|---|---|"]
+    for folder in sorted(path.parent for path in out.glob("*/log.jsonl")):
+        name, _, seed = folder.name.rpartition("-")
+        records = read(folder / "log.jsonl")
+        checks = [record for record in records if record["kind"] == "validation"]
+        speeds = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
+        if checks and speeds:
+            speed = sorted(speeds)[len(speeds) // 2]
+            cells = [name, seed, f"{checks[-1]['step']:,}", f"{speed:,.0f}", figures(checks[0]), figures(checks[-1])]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def figures(record: dict) -> str:
+    shown = {name: value for name, value in record.items() if name not in ("kind", "step", "elapsed")}
+    return ", ".join(f"{name} {value:.3f}" for name, value in shown.items() if "perplexity" not in name)
+
+
+if __name__ == "__main__":
+    main()
