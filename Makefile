@@ -10,7 +10,7 @@ demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
 
 test: $(STAMP) lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

@@ -10,6 +10,7 @@ import torch
 from transformers.utils import logging
 
 from debertakit.config import DebertaConfig, preset
+from tests.chromium import BINARY, Chromium
 
 torch.set_num_threads(1)  # the models are tiny: a second thread only waits
 logging.set_verbosity_error()
@@ -19,6 +20,15 @@ logging.disable_progress_bar()
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    if BINARY is None:
+        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
+    browser = Chromium(tmp_path_factory.mktemp("profile"))
+    yield browser
+    browser.close()
 
 
 def small(name: str = "deberta-v3-base", **overrides) -> DebertaConfig:

@@ -16,7 +16,6 @@ from debertakit.explain.parts import Anatomy, Subject, centred, profile, shares,
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
 from tests.conftest import randomise, small
-from tests.explain.chromium import BINARY, Chromium
 from tests.explain.test_parts import TEXT, random_anatomy, tokenizer  # noqa: F401
 
 NASTY = "</script><script>alert(1)</script><!-- & 😀 注意力 /*style*/ \u2028 \" ' $& $`"
@@ -110,15 +109,6 @@ def test_the_command(folders, tmp_path):
         assert files[name].read_bytes().startswith(b"\x89PNG")
     refused = CliRunner().invoke(app, ["explain", TEXT, "--model", str(folders / "deberta")])
     assert "say what to make" in str(refused.exception)
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if BINARY is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
-    browser = Chromium(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 def test_in_a_real_browser(browser, tmp_path, tokenizer):  # noqa: F811

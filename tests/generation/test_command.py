@@ -1,4 +1,4 @@
-"""deberta generate and deberta perplexity, through the command line's own front."""
+"""deberta generate and deberta evaluate --perplexity, through the command line's own front."""
 
 from pathlib import Path
 
@@ -70,7 +70,7 @@ def test_the_command_streams_one_prompt_and_writes_files(folders, tmp_path):
 
 def test_perplexity_and_mistakes(folders, tmp_path):
     (tmp_path / "text.txt").write_text(sentences(2), encoding="utf-8")
-    found = run("perplexity", tmp_path / "text.txt", "--model", folders[0], "--window", "32")
+    found = run("evaluate", folders[0], "--perplexity", tmp_path / "text.txt", "--window", "32")
     assert "per token" in found.stdout
     assert "bits per byte" in found.stdout
     for mistake, said in (

@@ -209,3 +209,9 @@ def test_what_cannot_be_is_refused():
         Objectives(mlm=0)
     with pytest.raises(ValueError, match="refinement"):
         Objectives(mlm=1, refinement=1)
+
+
+def test_a_convolution_cannot_be_causal(tokenizer):
+    model = DebertaForMaskedLM(small("deberta-v2-xlarge", vocab_size=len(tokenizer)))
+    with pytest.raises(ValueError, match="arlm needs it causal"):
+        Trainee(model, Objectives(mlm=1.0, arlm=1.0))

@@ -11,7 +11,7 @@ from debertakit.heads import DebertaForMaskedLM
 from debertakit.pretraining import loop, state
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.log import read
-from debertakit.pretraining.loop import evaluate, make_run, precision, pretrain, train_step
+from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.pretraining.optim import Optimizer, decay_groups, learning_rate
 from debertakit.text.corpus import prepare
 from debertakit.text.packing import Packing
@@ -175,14 +175,3 @@ def test_only_matrices_and_tables_decay(corpus, tokenizer):
     assert all(decays != (name.endswith("bias") or "LayerNorm" in name) for name, decays in names.items())
     assert names["model.deberta.embeddings.word_embeddings.weight"]
     assert names["objectives.nsp.classifier.weight"]
-
-
-def test_no_emulated_half_precision(monkeypatch):
-    for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"):
-        monkeypatch.setattr(torch.cpu, name, lambda: False)
-    assert precision("auto", torch.device("cpu")) is None
-    with pytest.raises(ValueError, match="bf16"):
-        precision("bf16", torch.device("cpu"))
-    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: True)
-    assert precision("auto", torch.device("cpu")) is torch.bfloat16
-    assert precision("fp32", torch.device("cpu")) is None

@@ -9,7 +9,6 @@ import uvicorn
 
 from debertakit.inference.tasks import EntityTagger, TextClassifier
 from debertakit.serving.app import Model, create_app
-from tests.explain.chromium import BINARY, Chromium
 from tests.inference import material
 from tests.inference.test_tasks import LABELS
 
@@ -35,15 +34,6 @@ def url():
     yield f"http://127.0.0.1:{listening.getsockname()[1]}/"
     server.should_exit = True
     thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory):
-    if BINARY is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
-    browser = Chromium(tmp_path_factory.mktemp("profile"))
-    yield browser
-    browser.close()
 
 
 def wait(browser, script, seconds=20):

@@ -21,7 +21,7 @@ from debertakit.finetuning.files import SCORES, own_task
 from debertakit.finetuning.models import HEADS, PROBLEMS, load_config, load_model, load_tokenizer_of, longest_input
 from debertakit.finetuning.predict import Prediction, decide, row_logits
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
-from debertakit.pretraining.loop import precision
+from debertakit.precision import precision
 
 CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 LABELLED = ("single-label", "multi-label", "tagging")

@@ -37,8 +37,8 @@ from debertakit.finetuning.recipes import hyperparameters, model_size
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
+from debertakit.precision import precision
 from debertakit.pretraining.log import Log
-from debertakit.pretraining.loop import precision
 
 HELD_OUT = 0.1
 """Share of the training examples that becomes the dev set where none is given, but no more than MOST_HELD_OUT."""

@@ -10,6 +10,7 @@ from transformers import TextStreamer
 
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+from debertakit.text.tokenizers import load_tokenizer
 
 
 def is_seq2seq(name: str | Path) -> bool:
@@ -95,3 +96,13 @@ def write_all(
             texts[i] = text
         tell(start + len(chosen))
     return texts
+
+
+def run_perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
+    from debertakit.generation.perplexity import perplexity
+
+    found = perplexity(DebertaForCausalLM.from_pretrained(model), load_tokenizer(model), file, window, stride)
+    print(
+        f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
+        f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"
+    )

@@ -45,8 +45,12 @@ PAIR_HEADS: dict[str, Any] = {
 class DebertaBackbone:
     model: Any
     """Any of our models: its encoder is ``deberta``, its language-model head, where it has one, ``lm_predictions``."""
-    views: tuple[ViewName, ...] = ("masked", "causal")
     has_pair_head: bool = False
+
+    @property
+    def views(self) -> tuple[ViewName, ...]:
+        """A convolution (v2-xlarge) reads the next token: nothing to predict it by."""
+        return ("masked",) if self.config.conv_kernel_size else ("masked", "causal")
 
     @property
     def config(self) -> DebertaConfig:

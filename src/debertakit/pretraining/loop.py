@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from debertakit.objectives.base import Context
+from debertakit.precision import precision
 from debertakit.pretraining import continued, distributed, report, state
 from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.distributed import World
@@ -261,17 +262,6 @@ def make_trainee(
     if config.rtd is None:
         return Trainee(models[0], config.objectives)
     return RtdTrainee(models[0], models[1], config.rtd, vocabulary, fresh=init is None)
-
-
-def precision(asked: str, device: torch.device) -> torch.dtype | None:
-    """bf16 where the hardware computes in it, else fp32. Emulated bf16 on a CPU is slower than fp32."""
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    if asked == "bf16" and not native:
-        raise ValueError(f"precision=bf16: this {device.type} does not compute in bf16; use auto or fp32")
-    return torch.bfloat16 if native and asked != "fp32" else None
 
 
 def _seed(seed: int) -> None:

@@ -1,0 +1,3 @@
+from debertakit.cli import main
+
+main()

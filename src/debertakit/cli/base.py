@@ -1,0 +1,33 @@
+"""What the verbs share: the application, its errors, its silence."""
+
+import sys
+
+import typer
+
+app = typer.Typer(
+    name="deberta",
+    help="DeBERTa: exact, fast and complete, on a laptop or a cluster.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def main() -> None:
+    """Run the command; a user's mistake is one line and exit code 2, never a traceback."""
+    try:
+        app()
+    except (ValueError, OSError, ImportError) as error:
+        print(f"deberta: {error}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        print("deberta: stopped", file=sys.stderr)
+        sys.exit(130)
+
+
+def quiet() -> None:
+    """Keep transformers' load reports out of a command's output."""
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()

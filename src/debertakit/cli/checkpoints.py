@@ -1,0 +1,121 @@
+"""Verbs about models as they are: what there is, whether it is right, how fast it is, in which format."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from debertakit.cli.base import app, quiet
+
+exports = typer.Typer(no_args_is_help=True, help="Write a model in another format.")
+app.add_typer(exports, name="export")
+
+
+@app.command()
+def models() -> None:
+    """List the released models that debertakit knows as presets, with their parameter counts."""
+    from debertakit.presets import parameter_counts
+
+    print(f"{'name':<20}{'layers':>7}{'hidden':>8}{'heads':>7}{'vocabulary':>12}{'backbone':>12}{'total':>12}")
+    for row in parameter_counts():
+        print(
+            f"{row.name:<20}{row.layers:>7}{row.hidden:>8}{row.heads:>7}{row.vocabulary:>12,}"
+            f"{row.backbone / 1e6:>10,.1f} M{row.total / 1e6:>10,.1f} M"
+        )
+
+
+@app.command()
+def verify(
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Only this variant; may be repeated.")] = None,
+) -> None:
+    """Check every variant against stock transformers on the same random weights; exit code 1 if one differs."""
+    import json
+    from dataclasses import asdict
+
+    from debertakit.config import preset
+    from debertakit.verification import TOLERANCE, verify
+
+    for name in variant or []:
+        preset(name)  # an unknown name is refused before the work starts
+    print(f"max |difference| to stock transformers, tolerance {TOLERANCE:g}")
+    print(f"{'variant':<20}{'hidden':>10}{'logits':>10}{'gradients':>11}{'past 512':>10}{'accelerate':>12}  files")
+    rows = []
+    for row in verify(variant):
+        rows.append(row)
+        files = f"{'ok' if row.hf_files else 'DIFFER'} (hf) {'ok' if row.microsoft_files else 'DIFFER'} (microsoft)"
+        print(
+            f"{row.variant:<20}{row.hidden:>10.1e}{row.logits:>10.1e}{row.gradients:>11.1e}{row.past_512:>10.1e}"
+            f"{row.accelerated:>12.1e}  {files}{'' if row.passed else '  FAILED'}",
+            flush=True,
+        )
+    if json_file is not None:
+        json_file.write_text(json.dumps([{**asdict(r), "passed": r.passed} for r in rows], indent=1), encoding="utf-8")
+    if not all(row.passed for row in rows):
+        raise typer.Exit(1)
+
+
+@app.command()
+def convert(
+    source: Annotated[Path, typer.Argument(help="Folder with Microsoft's or transformers' files.")],
+    out: Annotated[Path, typer.Option(help="Folder to write config.json and model.safetensors to.")],
+    generator: Annotated[bool, typer.Option(help="Take pytorch_model.generator.bin.")] = False,
+) -> None:
+    """Turn any DeBERTa checkpoint into a safetensors folder, with every head that it holds."""
+    from debertakit.checkpoints import convert as convert_checkpoint
+
+    names = convert_checkpoint(source, out, generator)
+    print(f"{len(names)} tensors in {out}")
+
+
+@exports.command("onnx")
+def export_to_onnx(
+    model: Annotated[str, typer.Argument(help="Folder or hub name; its config says which head.")],
+    out: Annotated[Path, typer.Option(help="Folder for model.onnx, config.json and the tokenizer.")],
+    int8: Annotated[bool, typer.Option("--int8", help="Linear layers in int8 (dynamic, per channel).")] = False,
+    opset: Annotated[int, typer.Option(help="Version of the ONNX operators, 20 or later.")] = 20,
+) -> None:
+    """Write model.onnx for stock ONNX Runtime, batch and length free."""
+    from debertakit.inference.onnx import export_onnx
+
+    quiet()
+    file = export_onnx(model, out, int8=int8, opset=opset)
+    print(f"{file}: opset {opset}, {'int8' if int8 else 'fp32'}, {file.stat().st_size / 1e6:,.1f} MB")
+
+
+@app.command()
+def bench(
+    suite: Annotated[str, typer.Argument(help="inference, training, memory or attention.")],
+    quick: Annotated[bool, typer.Option(help="Fewer layers, works and rounds; under 50 seconds.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write a row for each work to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own number if not given.")] = None,
+) -> None:
+    """Measure ours against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
+    suites = ("inference", "training", "memory", "attention")
+    if suite not in suites:
+        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")
+    quiet()
+    import warnings
+
+    import torch
+
+    from debertakit.bench import report
+    from debertakit.bench import suites as available
+
+    warnings.filterwarnings("ignore")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    torch.manual_seed(0)
+    settings = available.Settings.quick_ones() if quick else available.Settings()
+    print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
+    results: list = []
+    for result in getattr(available, suite)(settings):
+        if not results:
+            print(report.header(result))
+        results.append(result)
+        print(report.line(result), flush=True)
+    if json_file is not None:
+        report.write_json(json_file, suite, results)
+    if plot is not None:
+        report.plot(plot, suite, results)

@@ -1,0 +1,169 @@
+"""Verbs that use a model: on texts, on files, over HTTP, and under the lens."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from debertakit.cli.base import app, quiet
+
+
+@app.command()
+def predict(
+    model: Annotated[str, typer.Argument(help="Folder or hub name of a model with a trained head.")],
+    texts: Annotated[
+        list[str] | None, typer.Argument(help="Texts; QUESTION CONTEXT; TEXT PAIR; TEXT OPTION...")
+    ] = None,
+    task: Annotated[
+        str | None,
+        typer.Option(help="classify, zero-shot, ner, answer, choose, fill, score or embed; else by the head."),
+    ] = None,
+    pair: Annotated[str | None, typer.Option(help="Second text, for a classifier of pairs.")] = None,
+    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL, Parquet or .txt with inputs.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the predictions: .jsonl, .csv, .tsv or .parquet.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="field=column, where names differ; may be repeated.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="zero-shot: a label; may be repeated.")] = None,
+    template: Annotated[str | None, typer.Option(help="zero-shot: 'This example is {}.'")] = None,
+    long: Annotated[str, typer.Option(help="Texts past the model's length: windows, whole or cut.")] = "windows",
+    max_length: Annotated[int | None, typer.Option(help="Tokens read at once.")] = None,
+    backend: Annotated[str, typer.Option(help="torch, or onnx for a folder of 'deberta export onnx'.")] = "torch",
+    json: Annotated[bool, typer.Option("--json", help="All scores, as JSON.")] = False,
+) -> None:
+    """Predict on texts or on a file of any size; a run on a file that was cut off goes on."""
+    from debertakit.inference.command import predict as run
+
+    quiet()
+    run(
+        model,
+        texts or [],
+        task=task,
+        pair=pair,
+        file=file,
+        out=out,
+        columns=column,
+        as_json=json,
+        labels=label,
+        template=template,
+        long=long,
+        max_length=max_length,
+        backend=backend,
+    )
+
+
+@app.command()
+def fill(
+    text: Annotated[str, typer.Argument(help="A text with one or more [MASK]s.")],
+    model: Annotated[str, typer.Option(help="Folder or hub name of a masked language model.")],
+    top: Annotated[int, typer.Option(min=1, help="Candidates per mask.")] = 5,
+    generator: Annotated[bool, typer.Option(help="Take the generator of a v3 checkpoint.")] = False,
+) -> None:
+    """Fill the masks of a text."""
+    from debertakit.heads import DebertaForMaskedLM
+    from debertakit.inference.fill import fill_mask
+    from debertakit.text.tokenizers import load_tokenizer
+
+    quiet()
+    if not text.strip():
+        raise ValueError("the text is empty")
+    tokenizer = load_tokenizer(model)
+    network = DebertaForMaskedLM.from_pretrained(model, generator=generator)
+    for number, candidates in enumerate(fill_mask(text, network, tokenizer, top), start=1):
+        if number > 1:
+            print()
+        for candidate in candidates:
+            print(f"{candidate.probability:7.2%}  {candidate.token:<16} {candidate.text}")
+
+
+@app.command()
+def generate(
+    model: Annotated[str, typer.Option(help="Folder or hub name of an autoregressive model or a DeBERTa-D.")],
+    prompt: Annotated[str | None, typer.Argument(help="How the text begins; for DeBERTa-D, the source text.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Prompts, one a line, instead of one prompt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="File for the texts of --file, one a line.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to write at most.")] = 128,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the likeliest.")] = False,
+    temperature: Annotated[float, typer.Option(min=0.01, help="With --sample: below 1 is bolder on the likely.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="With --sample: only the k likeliest tokens; 0: all.")] = 50,
+    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="With --sample: only the likeliest, up to p.")] = 1.0,
+    beams: Annotated[int, typer.Option(min=1, help="Beam search with so many beams.")] = 1,
+    no_repeat: Annotated[int, typer.Option(min=0, help="Write no n tokens in a row twice; 0: free.")] = 0,
+    prefix_mode: Annotated[bool, typer.Option("--prefix-mode", help="Read the prompt both ways.")] = False,
+    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="Prompts of --file at a time.")] = 16,
+) -> None:
+    """Write: go on from a prompt, or translate and summarise with a DeBERTa-D. Prints the text while it comes."""
+    if (prompt is None) == (file is None):
+        raise ValueError("give a prompt, or a file of prompts with --file")
+    if (file is None) != (out is None):
+        raise ValueError("--file and --out go together: prompts in, texts out")
+    from transformers import set_seed
+
+    from debertakit.generation.command import load_writer, write, write_all
+    from debertakit.text.tokenizers import load_tokenizer
+
+    quiet()
+    set_seed(seed)
+    settings: dict = {"max_new_tokens": max_new_tokens, "num_beams": beams, "no_repeat_ngram_size": no_repeat}
+    settings |= {"do_sample": sample, "prefix_mode": prefix_mode}
+    if sample:
+        settings |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
+    network, tokenizer = load_writer(model), load_tokenizer(model)
+    if file is not None and out is not None:
+        prompts = file.read_text(encoding="utf-8").splitlines()
+        tell = lambda done: print(f"{done} of {len(prompts)}", end="\r", file=sys.stderr, flush=True)  # noqa: E731
+        texts = write_all(network, tokenizer, prompts, batch, tell, **settings)
+        out.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
+        return
+    assert prompt is not None
+    texts = write(network, tokenizer, [prompt], stream=beams == 1, **settings)
+    if beams > 1:
+        print(texts[0])
+
+
+@app.command()
+def serve(
+    models: Annotated[list[str], typer.Argument(help="[NAME=]MODEL[::TASK], one or more.")],
+    host: Annotated[str, typer.Option(help="Address; the default is reached from this machine only.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
+    backend: Annotated[str, typer.Option(help="torch or onnx.")] = "torch",
+    api_key: Annotated[str | None, typer.Option(envvar="DEBERTA_API_KEY", help="Asked of every caller.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds a first request waits for others to share its batch.")] = 0.003,
+    line: Annotated[int, typer.Option(help="Tokens that may wait for a model; past that 429.")] = 1 << 16,
+    seconds: Annotated[float, typer.Option(help="That a request may take; past that 504.")] = 30.0,
+) -> None:
+    """Serve models over HTTP, with a page to try them: http://127.0.0.1:8000."""
+    from debertakit.serving.command import serve as run
+
+    quiet()
+    run(models, host=host, port=port, backend=backend, api_key=api_key, wait=wait, line=line, seconds=seconds)
+
+
+@app.command()
+def explain(
+    model: Annotated[str, typer.Option(help="Folder or hub name.")],
+    texts: Annotated[list[str] | None, typer.Argument(help="One or more texts.")] = None,
+    against: Annotated[str | None, typer.Option(help="A second model beside it: DeBERTa, BERT, RoBERTa...")] = None,
+    pair: Annotated[str | None, typer.Option(help="Second segment of each text.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the attention explorer to this HTML file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the last layer's attention patterns to this PNG.")] = None,
+    shares: Annotated[Path | None, typer.Option(help="Draw content and position shares of all heads.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Texts for --shares: .txt (a text a line), JSONL, ...")] = None,
+    attribution: Annotated[bool, typer.Option("--attribution", help="Integrated gradients of a classifier.")] = False,
+) -> None:
+    """Take attention apart: content and position, per layer and head, as a page or a picture."""
+    from debertakit.explain.command import run
+
+    quiet()
+    for line in run(
+        texts or [],
+        model,
+        against=against,
+        pair=pair,
+        out=out,
+        png=png,
+        corpus=corpus,
+        shares_png=shares,
+        attribution=attribution,
+    ):
+        print(line)
