@@ -1,0 +1,131 @@
+"""The server under load on loopback: with batching, and the same model behind FastAPI one request at a time.
+
+    python benchmarks/serving.py MODEL TEXTS [--clients 32] [--requests 2000]
+
+MODEL is a folder of a classifier, TEXTS a file with a text a line. Both servers run as processes of their own, in turn.
+Prints requests a second and latencies at ``--clients``; how many answers differ from the predictor's own, of all that
+were asked; then four times as many clients as the line has room for: how quickly the 429s come, and whether it answers
+as before when they have gone.
+"""
+
+import argparse
+import asyncio
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import httpx
+
+PLAIN = """
+import sys, uvicorn
+from fastapi import FastAPI
+from debertakit.inference.tasks import load
+predict, app = load(sys.argv[1]), FastAPI()
+@app.get("/ready")
+def ready(): return {}
+@app.post("/classify")
+def classify(body: dict):
+    return {"results": [predict(item["text"]) for item in body["inputs"]]}
+uvicorn.run(app, port=int(sys.argv[2]), log_level="error")
+"""
+
+
+def start(command: list[str], port: int) -> subprocess.Popen:
+    process = subprocess.Popen(
+        command, stderr=subprocess.DEVNULL, env={**os.environ, "TOKENIZERS_PARALLELISM": "false"}
+    )
+    for _ in range(600):
+        if is_ready(port):
+            return process
+        time.sleep(0.1)
+    raise RuntimeError("the server did not start")
+
+
+def is_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://127.0.0.1:{port}/ready").status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+async def load(port: int, texts: list[str], clients: int, requests: int) -> tuple[float, list[tuple[int, float, dict]]]:
+    """Seconds in all, and of each request its status, seconds and answer."""
+    found: list[tuple[int, float, dict]] = [(0, 0.0, {})] * requests
+    numbers = iter(range(requests))
+
+    async def client(session: httpx.AsyncClient) -> None:
+        for number in numbers:
+            began = time.perf_counter()
+            answer = await session.post("/classify", json={"inputs": [{"text": texts[number % len(texts)]}]})
+            found[number] = (answer.status_code, time.perf_counter() - began, answer.json())
+
+    limits = httpx.Limits(max_connections=clients, max_keepalive_connections=clients)
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=120, limits=limits) as session:
+        began = time.perf_counter()
+        await asyncio.gather(*(client(session) for _ in range(clients)))
+        return time.perf_counter() - began, found
+
+
+def told(name: str, seconds: float, found: list[tuple[int, float, dict]]) -> None:
+    times = sorted(1e3 * second for status, second, _ in found if status == 200)
+    statuses = dict(Counter(status for status, _, _ in found))
+    middle, last = statistics.median(times), times[int(0.99 * (len(times) - 1))]
+    print(
+        f"{name}: {len(found) / seconds:.1f} requests/s, p50 {middle:.0f} ms, p99 {last:.0f} ms, {statuses}", flush=True
+    )
+
+
+def differences(model: str, texts: list[str], found: list[tuple[int, float, dict]]) -> int:
+    from debertakit.inference.tasks import load as load_predictor
+
+    expected = [result.scores[0] for result in load_predictor(model)(texts)]
+    wrong = 0
+    for number, (status, _, answer) in enumerate(found):
+        if status == 200:
+            own, wanted = answer["results"][0]["scores"][0], expected[number % len(texts)]
+            wrong += own["label"] != wanted.label or abs(own["score"] - wanted.score) > 1e-4
+    return wrong
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("model")
+    parser.add_argument("texts", type=Path)
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--requests", type=int, default=2000)
+    arguments = parser.parse_args()
+    texts = [line for line in arguments.texts.read_text(encoding="utf-8").splitlines() if line.strip()][:1000]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    commands = {
+        "one at a time": [sys.executable, "-c", PLAIN, arguments.model, str(port)],
+        "deberta serve": [sys.executable, "-m", "debertakit.cli", "serve", arguments.model, "--port", str(port)],
+    }
+    for name, command in commands.items():
+        process = start(command, port)
+        asyncio.run(load(port, texts, arguments.clients, arguments.clients))
+        seconds, found = asyncio.run(load(port, texts, arguments.clients, arguments.requests))
+        told(name, seconds, found)
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+    print(f"answers unlike the predictor's own: {differences(arguments.model, texts, found)} of {len(found)}")
+    process = start([*commands["deberta serve"], "--line", "1000"], port)
+    for name, clients, requests in (("overload", 4 * arguments.clients, 2000), ("after it", arguments.clients, 500)):
+        seconds, found = asyncio.run(load(port, texts, clients, requests))
+        told(name, seconds, found)
+        refused = [1e3 * second for status, second, _ in found if status == 429]
+        if refused:
+            print(f"  429 after {statistics.median(refused):.0f} ms (median), {max(refused):.0f} ms (longest)")
+    process.send_signal(signal.SIGTERM)
+    process.wait()
+
+
+if __name__ == "__main__":
+    main()
