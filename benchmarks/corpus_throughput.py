@@ -34,9 +34,9 @@ def main() -> None:
 
 def measure(file: Path, kind: str, size: int, folder: Path) -> None:
     with lzma.open(file) if file.suffix == ".xz" else file.open("rb") as stream:
-        data = stream.read(size)
+        data = stream.read(size).decode("utf-8", "ignore").encode()  # a cut may split a character
     (folder / "text.txt").write_bytes(data)
-    (folder / "head.txt").write_bytes(data[: 2 << 20])
+    (folder / "head.txt").write_bytes(data[: 2 << 20].rpartition(b"\n")[0])
     train_tokenizer(folder / "head.txt", kind=kind, vocab_size=8192).save_pretrained(folder / "tokenizer")
     tokenizer = load_tokenizer(folder / "tokenizer")
     backend = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
