@@ -56,8 +56,8 @@ def test_type_predict_explore_and_change_language(browser, url, tmp_path):
 
     write(browser, "#fields textarea", "Bob likes the <b>film</b> .")
     browser.run("document.querySelector('#run').click()")
-    assert wait(browser, "document.querySelectorAll('#result .bar').length") == 3
-    assert browser.run("document.querySelector('#result .bar').textContent").startswith("✓ ")
+    assert wait(browser, "document.querySelectorAll('#result .score').length") == 3
+    assert browser.run("document.querySelector('#result .score').textContent").startswith("✓ ")
 
     browser.run(
         "(box => { box.value = 'names'; box.dispatchEvent(new Event('change')) })(document.querySelector('#model'))"
@@ -87,7 +87,11 @@ def test_type_predict_explore_and_change_language(browser, url, tmp_path):
     browser.screenshot(tmp_path / "explorer.png")
     assert (tmp_path / "explorer.png").stat().st_size > 10_000
 
+    painted = "document.querySelector('#explorer .attention canvas').getContext('2d').getImageData(0, 0, 200, 200).data"
+    assert browser.run(f"new Set({painted}).size") > 20
+
     browser.run("document.querySelector('#language').click()")
+    assert browser.run("document.querySelector('#explorer figcaption').textContent") == "注意力"
     assert browser.run("document.querySelector('#run').textContent") == "预测"
     assert browser.run("document.documentElement.lang") == "zh-CN"
     assert browser.errors == []

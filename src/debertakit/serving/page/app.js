@@ -45,13 +45,19 @@ async function ask(path, body) {
 }
 
 function speak() {
+  translateExplorer();
   document.documentElement.lang = language === "zh" ? "zh-CN" : "en";
   for (const element of document.querySelectorAll("[data-say]")) element.textContent = say(element.dataset.say);
   $("language").textContent = language === "zh" ? "English" : "中文";
   $("language").lang = language === "zh" ? "en" : "zh";
   if (models.length) form();
   if (last) drawAnswer(last.task, last.item, last.result);
-  document.dispatchEvent(new CustomEvent("language", { detail: language }));
+}
+
+// The explorer has a language of its own, and a button (hidden here) that says which one it would change to.
+function translateExplorer() {
+  const button = document.querySelector("#explorer .language");
+  if (button && button.lang === language) button.click();
 }
 
 const chosen = () => models.find((model) => model.name === $("model").value);
@@ -85,7 +91,7 @@ const percent = (score) => `${(100 * score).toFixed(1)} %`;
 function bar(name, share, shown = percent(share)) {
   const fill = make("i");
   fill.style.width = `${100 * Math.max(0, Math.min(1, share))}%`;
-  return make("div", { className: "bar" }, make("span", {}, name), make("span", {}, fill), make("span", {}, shown));
+  return make("div", { className: "score" }, make("span", {}, name), make("span", {}, fill), make("span", {}, shown));
 }
 
 function marked(text, spans) {
@@ -180,6 +186,7 @@ $("explore-form").addEventListener("submit", (event) => {
     const data = await ask("explain", body);
     $("explorer").replaceChildren();
     draw($("explorer"), data); // explain/page/explorer.js
+    translateExplorer();
   });
 });
 
