@@ -69,6 +69,33 @@ def test_sequence_classification_learns_a_rule(num_labels):
     assert loss < 0.1
 
 
+@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
+@pytest.mark.parametrize("padding", ["none", "right", "left", "empty"])
+def test_the_last_layer_computes_first_tokens_alone(name, padding):
+    """Asked for hidden states, the model runs it whole: same logits, same gradients."""
+    model = randomise(DebertaForSequenceClassification(small(name, num_hidden_layers=3)))
+    ids, mask = torch.randint(5, 101, (4, 9)), torch.ones(4, 9, dtype=torch.long)
+    if padding != "none":
+        mask[1, 6:], mask[3, 2:] = 0, 0
+    if padding == "left":
+        mask = mask.flip(1)
+    if padding == "empty":
+        mask[2] = 0
+    found = []
+    for whole in (False, True):
+        model.zero_grad()
+        rows = []
+        last = model.deberta.encoder.layer[-1].intermediate
+        hook = last.register_forward_hook(lambda _, inputs, __, rows=rows: rows.append(len(inputs[0])))
+        output = model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 1, 0]), output_hidden_states=whole)
+        hook.remove()
+        assert rows == [4 if not whole and padding in ("none", "right") else int(mask.sum())]
+        output.loss.backward()
+        found.append([output.logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+
+
 def test_shapes_and_losses_of_the_other_heads():
     ids = torch.randint(1, 101, (2, 5))
     tokens = DebertaForTokenClassification(small())(ids, labels=torch.zeros_like(ids))

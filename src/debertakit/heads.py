@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
+    BaseModelOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
@@ -207,6 +208,23 @@ class ContextPooler(nn.Module):
         return self.activation(self.dense(self.dropout(first)))
 
 
+def first_tokens(
+    encoder: DebertaModel, input_ids: Tensor | None, inputs: dict[str, Any]
+) -> tuple[Tensor, BaseModelOutput]:
+    """Each sequence's first token [batch, hidden], after the last layer. That layer computes these rows alone, unless
+    somebody wants to look at the others too."""
+    config = encoder.config
+    keep_hidden = _asked(inputs.pop("output_hidden_states", None), config.output_hidden_states)
+    keep_attentions = _asked(inputs.pop("output_attentions", None), config.output_attentions)
+    mask = inputs.pop("attention_mask", None)
+    packed = pack_input(config, input_ids, mask, **inputs)
+    looked_at = keep_hidden or keep_attentions or config.num_hidden_layers == 1 or torch.compiler.is_compiling()
+    if looked_at or not (mask is None or mask[:, 0].all()):
+        output = model_output(packed, encoder.encode(packed, keep_hidden=keep_hidden, keep_attentions=keep_attentions))
+        return output.last_hidden_state[:, 0], output
+    return encoder.encode(packed, rows=packed.layout.q_offsets[:-1].long()).last, BaseModelOutput()
+
+
 def _classifier_dropout(config: DebertaConfig) -> nn.Dropout:
     return nn.Dropout(config.hidden_dropout_prob if config.cls_dropout is None else config.cls_dropout)
 
@@ -224,8 +242,8 @@ class DebertaForSequenceClassification(DebertaPreTrainedModel):
     @can_return_tuple
     def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **inputs: Any):
         inputs, loss_inputs = _split(inputs)
-        output = self.deberta(input_ids, **inputs)
-        logits = self.classifier(self.dropout(self.pooler(output.last_hidden_state[:, 0])))
+        first, output = first_tokens(self.deberta, input_ids, inputs)
+        logits = self.classifier(self.dropout(self.pooler(first)))
         loss = None
         if labels is not None:
             loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **loss_inputs)
@@ -304,8 +322,8 @@ class DebertaForMultipleChoice(DebertaPreTrainedModel):
         if given is None or given.dim() < 3:
             raise ValueError("multiple choice needs input_ids [batch, choices, length]")
         flat = {key: x.flatten(0, 1) if isinstance(x, Tensor) else x for key, x in inputs.items()}
-        output = self.deberta(None if input_ids is None else input_ids.flatten(0, 1), **flat)
-        logits = self.classifier(self.dropout(self.pooler(output.last_hidden_state[:, 0])))
+        first, output = first_tokens(self.deberta, None if input_ids is None else input_ids.flatten(0, 1), flat)
+        logits = self.classifier(self.dropout(self.pooler(first)))
         logits = logits.view(given.shape[:2])
         loss = None if labels is None else F.cross_entropy(logits.float(), labels)
         return MultipleChoiceModelOutput(

@@ -204,11 +204,16 @@ def encode(
     keep_hidden: bool = False,
     keep_attentions: bool = False,
     remember: Sequence[Remember] | None = None,
+    rows: Tensor | None = None,
 ) -> Encoded:
-    """Run the first ``depth`` layers (None: all); ``remember`` holds one function a layer."""
+    """Run the first ``depth`` layers (None: all); ``remember`` holds one function a layer. ``rows`` (ascending): what
+    will be read of the last layer, which then computes these rows alone."""
     table = relative_table(encoder, config, layout)
     result = Encoded(embedded, [embedded] if keep_hidden else [], [])
-    for index, layer in enumerate(encoder.layer[:depth]):
+    layers = encoder.layer[:depth]
+    if rows is not None:
+        layers = layers[:-1]
+    for index, layer in enumerate(layers):
         hidden, probs = _call_layer(
             layer,
             result.last,
@@ -225,6 +230,11 @@ def encode(
             result.hidden_states.append(hidden)
         if probs is not None:
             result.attentions.append(probs)
+    if rows is not None:
+        layer, below = encoder.layer[len(layers)], result.last
+        at_rows = layout.at_rows(rows)
+        memory = layer_memory(layer, below)
+        result.last = run_decoder_layer(layer, memory, below[rows], config=config, layout=at_rows, table=table)
     return result
 
 
@@ -293,7 +303,7 @@ def run_decoder_layer(
     layout: Layout,
     table: RelativeTable | None,
 ) -> Tensor:
-    """The same layer with queries, and so the residual, that come from elsewhere (the mask decoder)."""
+    """The same layer with queries, and so the residual, of their own: of some rows, or the mask decoder's."""
     att = layer.attention.self
     context, _ = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
     return finish_layer(layer, context, queries)
