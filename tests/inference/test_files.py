@@ -110,9 +110,12 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, predict, monkeypatch):
 
 def test_mistakes(tmp_path, predict):
     (tmp_path / "in.csv").write_text("a,b\n1,2\n", encoding="utf-8")
-    counts = predict_file(predict, tmp_path / "in.csv", tmp_path / "out.csv")
-    assert counts.errors == 1
-    assert "no column 'text'; there are a, b" in read(tmp_path / "out.csv")[0]["error"]
+    with pytest.raises(ValueError, match="no column 'text'; there are a, b"):
+        predict_file(predict, tmp_path / "in.csv", tmp_path / "out.csv")
+    (tmp_path / "empty.csv").write_text("text\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="no rows"):
+        predict_file(predict, tmp_path / "empty.csv", tmp_path / "out.csv")
+    assert not list(tmp_path.glob("out*"))  # nothing in the way of the next attempt
     with pytest.raises(ValueError, match="no such file"):
         predict_file(predict, tmp_path / "none.csv", tmp_path / "x.csv")
     with pytest.raises(ValueError, match=r"\.jsonl, \.csv"):

@@ -29,6 +29,8 @@ def predict(
     max_length: Annotated[int | None, typer.Option(help="Tokens read at once.")] = None,
     backend: Annotated[str, typer.Option(help="torch, or onnx for a folder of 'deberta export onnx'.")] = "torch",
     json: Annotated[bool, typer.Option("--json", help="All scores, as JSON.")] = False,
+    engine: Annotated[str, typer.Option(help="With --file: local, or ray on a cluster (Parquet only).")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="With --engine ray; else all that it has.")] = None,
 ) -> None:
     """Predict on texts or on a file of any size; a run on a file that was cut off goes on."""
     from debertakit.inference.command import predict as run
@@ -43,6 +45,8 @@ def predict(
         out=out,
         columns=column,
         as_json=json,
+        engine=engine,
+        workers=workers,
         labels=label,
         template=template,
         long=long,
@@ -59,6 +63,7 @@ def fill(
     generator: Annotated[bool, typer.Option(help="Take the generator of a v3 checkpoint.")] = False,
 ) -> None:
     """Fill the masks of a text."""
+    from debertakit.checkpoints import load_whole
     from debertakit.heads import DebertaForMaskedLM
     from debertakit.inference.fill import fill_mask
     from debertakit.text.tokenizers import load_tokenizer
@@ -67,7 +72,7 @@ def fill(
     if not text.strip():
         raise ValueError("the text is empty")
     tokenizer = load_tokenizer(model)
-    network = DebertaForMaskedLM.from_pretrained(model, generator=generator)
+    network = load_whole(DebertaForMaskedLM, model, generator=generator)
     for number, candidates in enumerate(fill_mask(text, network, tokenizer, top), start=1):
         if number > 1:
             print()

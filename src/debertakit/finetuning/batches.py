@@ -62,6 +62,14 @@ def budget_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     return batches
 
 
+def batches_of(
+    rows: Sequence[Row], collate: "Collator", budget: int, device: torch.device
+) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
+    """Evaluation: (which rows, their tensors), every row once."""
+    for indices in budget_batches([row.tokens for row in rows], budget):
+        yield indices, {key: value.to(device) for key, value in collate([rows[i] for i in indices]).items()}
+
+
 class Collator:
     """Rows to the tensors of a batch, padded to its longest sequence."""
 

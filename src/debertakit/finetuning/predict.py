@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from debertakit.finetuning.batches import Collator, budget_batches
+from debertakit.finetuning.batches import Collator, batches_of
 from debertakit.finetuning.examples import Kind
 from debertakit.finetuning.features import Row
 from debertakit.finetuning.losses import cells, task_logits, task_loss
@@ -59,24 +59,25 @@ def row_logits(
     was_training = model.training
     model.eval()
     found: list[np.ndarray] = [np.empty(0)] * len(rows)
-    for indices in budget_batches([row.tokens for row in rows], budget):
-        batch = {key: value.to(device) for key, value in collate([rows[i] for i in indices]).items()}
+    for indices, batch in batches_of(rows, collate, budget, device):
         with torch.autocast(device.type, dtype, enabled=dtype is not None):
             logits = task_logits(model, batch, kind)
         labels = batch.get("labels")
         total += float("nan") if labels is None else float(task_loss(kind, logits, labels))
         count += 0 if labels is None else cells(labels)
         for index, values in zip(indices, logits.cpu().numpy(), strict=True):
-            length = len(rows[index].ids[0])
-            if kind == "tagging":
-                values = values[:length]
-            elif kind == "qa":
-                values = values[:, :length]
-            elif kind == "choice":
-                values = values[: len(rows[index].ids)]
-            found[index] = values.copy()
+            found[index] = unpadded(kind, values, rows[index])
     model.train(was_training)
     return found, total / max(count, 1)
+
+
+def unpadded(kind: Kind, values: np.ndarray, row: Row) -> np.ndarray:
+    """A row's logits without those of padding: positions behind its end, options it does not have."""
+    if kind == "tagging":
+        return values[: len(row.ids[0])].copy()
+    if kind == "qa":
+        return values[:, : len(row.ids[0])].copy()
+    return values[: len(row.ids)].copy() if kind == "choice" else values.copy()
 
 
 def decide(

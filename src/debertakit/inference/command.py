@@ -10,6 +10,9 @@ from debertakit.inference.predictor import Predictor
 from debertakit.inference.results import Embedding
 from debertakit.inference.tasks import OptionChooser, load
 
+OPTIONS = {"labels": "label"}
+"""Options of the command that Python calls otherwise."""
+
 
 def predict(
     model: str,
@@ -21,19 +24,28 @@ def predict(
     out: Path | None = None,
     columns: list[str] | None = None,
     as_json: bool = False,
+    engine: str = "local",
+    workers: int | None = None,
     **options: Any,
 ) -> None:
     given = {name: value for name, value in options.items() if value is not None}
     if (file is None) == (not texts):
         raise ValueError("give texts, or --file and --out")
-    if file is not None:
-        if out is None:
-            raise ValueError("--file needs --out, the file for the predictions")
-        predictor = make(model, task, given)
-        counts = predict_file(predictor, file, out, columns=named(columns or []), name=model)
+    if file is not None and out is None:
+        raise ValueError("--file needs --out, the file for the predictions")
+    if engine not in ("local", "ray"):
+        raise ValueError(f"--engine {engine}: local or ray")
+    fields = named(columns or [])
+    predictor = make(model, task, given)
+    if file is not None and out is not None:
+        if engine == "ray":
+            from debertakit.inference.ray import predict_with_ray
+
+            counts = predict_with_ray(predictor, model, task, given, file, out, columns=fields, workers=workers)
+        else:
+            counts = predict_file(predictor, file, out, columns=fields, name=model)
         print(f"{counts.rows:,} rows in {out}" + (f", {counts.errors:,} without a prediction" * bool(counts.errors)))
         return
-    predictor = make(model, task, given)
     for item in inputs(predictor, texts, pair):
         result = predictor(item)
         if as_json or isinstance(result, Embedding):
@@ -46,7 +58,8 @@ def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
     try:
         return load(model, task, **options)
     except TypeError as error:  # an option of another task
-        raise ValueError(f"{str(error).split('() ')[-1]} for this task") from None
+        name = str(error).rpartition(" ")[2].strip("'").replace("_", "-")
+        raise ValueError(f"--{OPTIONS.get(name, name)} is not an option of this task") from None
 
 
 def inputs(predictor: Predictor, texts: list[str], pair: str | None) -> list[dict[str, Any]]:

@@ -16,11 +16,11 @@ import io
 import json
 import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from debertakit.finetuning.problems import Problems
 from debertakit.finetuning.rows import Row, lines, quoting_of, read_rows, table
@@ -36,6 +36,9 @@ from debertakit.inference.results import (
     Score,
 )
 from debertakit.text.progress import Progress
+
+if TYPE_CHECKING:
+    import pyarrow
 
 ADDED = ("prediction", "details", "error")
 OUTPUTS = (".jsonl", ".csv", ".tsv", ".parquet")
@@ -61,9 +64,15 @@ def predict_file(
         raise ValueError(f"{path}: no such file")
     if target.resolve() == path.resolve():
         raise ValueError(f"{target} is the input itself")
-    parts = _open_parts(target, path, columns or {}, f"{name} {type(predictor).__name__}")
+    given = columns or {}
     problems = Problems(path)
     rows = _rows(path, problems)
+    first = list(islice(rows, LOOK_AHEAD))
+    if not first:
+        raise ValueError(f"{path}: no rows to predict on" + (f"; {problems.skipped[0]}" if problems.skipped else ""))
+    check_columns(predictor, list(dict.fromkeys(column for row in first for column in row.values)), given)
+    rows = chain(first, rows)
+    parts = _open_parts(target, path, given, f"{name} {type(predictor).__name__}")
     counts = Counts()
     suffix = target.suffix
     before = LOOK_AHEAD * sum(1 for _ in parts.glob(f"*{suffix}"))
@@ -74,12 +83,9 @@ def predict_file(
                 break
             file = parts / f"{number:08d}{suffix}"
             if not file.exists():
-                answered = answer(predictor, block, columns or {})
-                _write_aside(file, [*answered])
+                _write_aside(file, answer(predictor, block, given))
             counts = Counts(counts.rows + len(block), counts.errors + _errors(file, suffix))
             progress.show(counts.rows, counts.rows)
-    if not counts.rows:
-        raise ValueError(f"{path}: no rows to predict on" + (f"; {problems.skipped[0]}" if problems.skipped else ""))
     _join(parts, target)
     for problem in problems.skipped[:5]:
         print(f"{problem}; left out", file=sys.stderr)
@@ -99,7 +105,8 @@ def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) 
         result = item if isinstance(item, str) else next(answers)
         said: dict[str, Any]
         if isinstance(result, str):
-            said = {"prediction": None, "details": None, "error": f"row {row.number}: {result}"}
+            where = f"row {row.number}: " if row.number else ""
+            said = {"prediction": None, "details": None, "error": f"{where}{result}"}
         else:
             said = {"prediction": headline(result), "details": asdict(result), "error": None}
         found.append({**row.values, **said})
@@ -112,6 +119,14 @@ def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
     except ValueError as error:
         return str(error)
+
+
+def check_columns(predictor: Predictor, names: Collection[str], columns: dict[str, str]) -> None:
+    """Refuses a file that has not what every row needs."""
+    for field in predictor.fields:
+        column = columns.get(field, field)
+        if column not in names:
+            raise ValueError(f"no column {column!r}; there are {', '.join(names)} (--column {field}=NAME)")
 
 
 def _input(predictor: Predictor, row: Row, columns: dict[str, str]) -> Input:
@@ -209,10 +224,16 @@ def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
 
 def _write_parquet(file: Path, rows: list[dict[str, Any]]) -> None:
     try:
-        import pyarrow
         from pyarrow import parquet
     except ImportError:
         raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[finetune]'") from None
+    parquet.write_table(as_table(rows), file)
+
+
+def as_table(rows: list[dict[str, Any]]) -> "pyarrow.Table":
+    """The rows as Arrow holds them, with the same types in every block."""
+    import pyarrow
+
     flat = [{**row, "details": row["details"] and json.dumps(row["details"], ensure_ascii=False)} for row in rows]
     made = pyarrow.Table.from_pylist(flat)
     texts = {name: made.schema.get_field_index(name) for name in ("details", "error")}
@@ -220,10 +241,8 @@ def _write_parquet(file: Path, rows: list[dict[str, Any]]) -> None:
         made = made.set_column(index, name, made.column(name).cast(pyarrow.string()))
     number = pyarrow.types.is_floating(made.schema.field("prediction").type)
     kind = pyarrow.float64() if number else pyarrow.string()
-    made = made.set_column(
-        made.schema.get_field_index("prediction"), "prediction", made.column("prediction").cast(kind)
-    )
-    parquet.write_table(made, file)
+    index = made.schema.get_field_index("prediction")
+    return made.set_column(index, "prediction", made.column("prediction").cast(kind))
 
 
 def _errors(file: Path, suffix: str) -> int:

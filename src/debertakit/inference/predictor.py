@@ -19,11 +19,12 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import torch
 
-from debertakit.finetuning.batches import Collator, budget_batches
+from debertakit.finetuning.batches import Collator, batches_of
 from debertakit.finetuning.examples import Kind
 from debertakit.finetuning.features import Row
 from debertakit.finetuning.losses import task_logits
 from debertakit.finetuning.models import longest_input
+from debertakit.finetuning.predict import BUDGET, unpadded
 from debertakit.inference.results import Result
 
 Input = Mapping[str, Any]
@@ -40,7 +41,13 @@ class Predictor:
     optional: ClassVar[tuple[str, ...]] = ()
 
     def __init__(
-        self, model: Any, tokenizer: Any, *, max_length: int | None = None, long: Long = "windows", budget: int = 2048
+        self,
+        model: Any,
+        tokenizer: Any,
+        *,
+        max_length: int | None = None,
+        long: Long = "windows",
+        budget: int | None = None,
     ):
         if long not in get_args(Long):
             raise ValueError(f"long={long!r}: {', '.join(get_args(Long))}")
@@ -51,9 +58,10 @@ class Predictor:
             )
         if max_length is not None and (max_length < 8 or (max_length > longest and ends_there)):
             raise ValueError(f"max_length={max_length}: from 8 to {longest} for this model")
-        self.model, self.tokenizer, self.long, self.budget = model.eval(), tokenizer, long, budget
+        self.model, self.tokenizer, self.long = model.eval(), tokenizer, long
         self.max_length = max_length or longest
         self.device = model.device
+        self.budget = budget or BUDGET[self.device.type == "cuda"]
 
     def __call__(self, inputs: Any) -> Any:
         """One input (a string, or a mapping with ``fields``), or a list of them; a result for each."""
@@ -96,24 +104,16 @@ class Predictor:
     def run(self, rows: Sequence[Row]) -> list[np.ndarray]:
         found: list[np.ndarray] = [np.empty(0)] * len(rows)
         collate = Collator(self.tokenizer, self.kind)
-        for indices in budget_batches([row.tokens for row in rows], self.budget):
-            together = [rows[i] for i in indices]
-            batch = {key: value.to(self.device) for key, value in collate(together).items() if key != "labels"}
-            for index, output in zip(indices, self.forward(batch, together), strict=True):
+        for indices, batch in batches_of(rows, collate, self.budget, self.device):
+            outputs = self.forward(batch, [rows[i] for i in indices])
+            for index, output in zip(indices, outputs, strict=True):
                 found[index] = output
         return found
 
     def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
         """An array for each row."""
         logits = task_logits(self.model, batch, self.kind).cpu().numpy()
-        lengths = [len(row.ids[0]) for row in rows]
-        if self.kind == "tagging":
-            return [values[:length].copy() for values, length in zip(logits, lengths, strict=True)]
-        if self.kind == "qa":
-            return [values[:, :length].copy() for values, length in zip(logits, lengths, strict=True)]
-        if self.kind == "choice":
-            return [values[: len(row.ids)].copy() for values, row in zip(logits, rows, strict=True)]
-        return [np.atleast_1d(values).copy() for values in logits]
+        return [unpadded(self.kind, values, row) for values, row in zip(logits, rows, strict=True)]
 
     def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
         raise NotImplementedError

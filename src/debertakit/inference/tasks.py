@@ -295,6 +295,8 @@ def load(
     model: str | Path, task: str | None = None, *, backend: Literal["torch", "onnx"] = "torch", **options: Any
 ) -> Predictor:
     """A predictor from a folder or hub name. ``task``: one of TASKS; by default what the model's head is for."""
+    if backend not in ("torch", "onnx"):
+        raise ValueError(f"unknown backend {backend!r}: torch or onnx")
     config = load_config(model)
     head = _head(config)
     chosen = task or HEAD_TASKS.get(head, "embed")
@@ -307,7 +309,10 @@ def load(
         raise ValueError(f"{model} has {_named(head)}; {chosen} needs {_named(needed)} (deberta finetune makes one)")
     if chosen == "embed":
         options.setdefault("pooling", _stored_pooling(Path(model)))
-    network = _onnx(model) if backend == "onnx" else _network(model, chosen, cls.kind, config)
+    if backend == "onnx":
+        network = _onnx(model)
+    else:
+        network = _network(model, chosen, cls.kind, config).to("cuda" if torch.cuda.is_available() else "cpu")
     return cls(network, load_tokenizer_of(model), **options)
 
 

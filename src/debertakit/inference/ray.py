@@ -1,0 +1,101 @@
+"""Past one machine: the same predictions as a stage of Ray Data, Parquet in and out.
+
+Ray deals blocks of rows to workers, each with the model in memory, starts a worker anew that dies and gives its block
+to another; a block's file has the same name whoever writes it, so every row is there once in the end. ``OUT`` is a
+folder of Parquet files in the order of the rows, under another name until it is whole. A cluster reads its address from
+RAY_ADDRESS; without one Ray runs on this machine. All machines must see the same paths.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+from pyarrow import dataset
+
+from debertakit.finetuning.rows import Row
+from debertakit.inference.files import Counts, answer, as_table, check_columns
+from debertakit.inference.predictor import LOOK_AHEAD, Predictor
+from debertakit.inference.tasks import load
+
+
+class Stage:
+    """A worker."""
+
+    def __init__(self, model: str, task: str | None, options: dict[str, Any], columns: dict[str, str]):
+        self.predictor, self.columns = load(model, task, **options), columns
+
+    def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
+        rows = [Row("", values) for values in block.to_pylist()]
+        return as_table(answer(self.predictor, rows, self.columns))
+
+
+def predict_with_ray(
+    predictor: Predictor,
+    model: str,
+    task: str | None,
+    options: dict[str, Any],
+    source: Path,
+    out: Path,
+    *,
+    columns: dict[str, str] | None = None,
+    workers: int | None = None,
+    block: int = LOOK_AHEAD,
+) -> Counts:
+    """``predictor`` is what every worker loads again; here it says whether the columns are right, before they start.
+    ``workers``: one for each processor, or GPU, of the cluster unless given."""
+    ray = _ray()
+    _look(predictor, source, out, columns or {})
+    if not ray.is_initialized():
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray.init(include_dashboard=False, logging_level="WARNING")
+    resources = ray.cluster_resources()
+    # Half a processor on paper: Ray's own tasks, which list, read and write, must find room beside the workers.
+    each = {"num_gpus": 1} if resources.get("GPU") else {"num_cpus": 0.5}
+    size = workers or max(1, int(resources.get("GPU") or resources["CPU"]))
+    ray.data.DataContext.get_current().execution_options.preserve_order = True
+    aside = out.with_name(out.name + ".part")
+    (
+        ray.data.read_parquet(str(source))
+        .repartition(target_num_rows_per_block=block)
+        .map_batches(
+            Stage,
+            batch_size=None,
+            batch_format="pyarrow",
+            fn_constructor_args=(model, task, options, columns or {}),
+            compute=ray.data.ActorPoolStrategy(size=size),
+            **each,
+        )
+        .write_parquet(str(aside), mode=ray.data.SaveMode.OVERWRITE)
+    )
+    aside.replace(out)
+    written = dataset.dataset(out)
+    return Counts(written.count_rows(), written.count_rows(filter=dataset.field("error").is_valid()))
+
+
+def _ray() -> Any:
+    try:
+        import ray.data
+    except ImportError:
+        raise ValueError("--engine ray needs Ray: pip install 'debertakit[ray]'") from None
+    return ray
+
+
+def _look(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]) -> None:
+    """Refuses what cannot be done, before the cluster starts."""
+    if out.exists():
+        raise ValueError(f"{out} is there already; choose another name or remove it")
+    if out.suffix not in (".parquet", ""):
+        raise ValueError(
+            f"{out}: --engine ray writes a folder of Parquet files; name it {out.stem} or {out.stem}.parquet"
+        )
+    if not source.exists():
+        raise ValueError(f"{source}: no such file or folder")
+    try:
+        given = dataset.dataset(source, format="parquet")
+        empty = given.count_rows() == 0
+    except pyarrow.ArrowInvalid:
+        raise ValueError(f"{source}: --engine ray reads Parquet, and this is none") from None
+    if empty:
+        raise ValueError(f"{source}: no rows to predict on")
+    check_columns(predictor, given.schema.names, columns)
