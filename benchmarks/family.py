@@ -29,13 +29,14 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=SMALL, choices=SMALL)
+    parser.add_argument("--at", type=int, help="a column more: the figures at this step, equal tokens for all")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     arguments = parser.parse_args()
     for seed in range(arguments.seeds):
         for name in arguments.only:
             run(name, seed, arguments)
-            (arguments.out / "table.md").write_text(table(arguments.out), encoding="utf-8")
-    print(table(arguments.out))
+            (arguments.out / "table.md").write_text(table(arguments.out, arguments.at), encoding="utf-8")
+    print(table(arguments.out, arguments.at))
 
 
 def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
@@ -55,8 +56,9 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
     subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": str(arguments.threads)})
 
 
-def table(out: Path) -> str:
-    lines = ["| recipe | seed | steps | tokens/s | first | last |", "|---|---|---|---|---|---|"]
+def table(out: Path, at: int | None) -> str:
+    titles = ["recipe", "seed", "steps", "tokens/s", "first", "last"] + ([f"at step {at:,}"] if at else [])
+    lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     for folder in sorted(path.parent for path in out.glob("*/log.jsonl")):
         name, _, seed = folder.name.rpartition("-")
         records = read(folder / "log.jsonl")
@@ -65,6 +67,8 @@ def table(out: Path) -> str:
         if checks and speeds:
             speed = sorted(speeds)[len(speeds) // 2]
             cells = [name, seed, f"{checks[-1]['step']:,}", f"{speed:,.0f}", figures(checks[0]), figures(checks[-1])]
+            if at:
+                cells.append(next((figures(check) for check in checks if check["step"] >= at), "-"))
             lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 

@@ -85,6 +85,9 @@ def test_mistakes_with_a_model_at_hand(model, tmp_path):
         error = deberta("fill", text, "--model", model, code=2).stderr.strip()
         assert message in error
         assert len(error.splitlines()) == 1
+    prompts = ("--file", "/nowhere.txt", "--out", tmp_path / "out.txt")
+    error = deberta("generate", *prompts, "--model", model, code=2).stderr.strip()
+    assert error == "deberta: /nowhere.txt: no such file or directory"
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():

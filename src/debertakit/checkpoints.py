@@ -7,7 +7,7 @@ What official files hold beyond the encoder, kept here:
     deberta.embeddings.position_embeddings    absolute positions of the Enhanced Mask Decoder
     lm_predictions.lm_head.*                  language-model head
     mask_predictions.*                        replaced-token head (v3)
-    *._weight                                 GDES residual of a discriminator (``embedding_residual``)
+    *._weight                                 GDES residual of a discriminator (``merge_gdes``)
 """
 
 import json
@@ -156,12 +156,13 @@ def merge_gdes(discriminator: State, generator: State) -> State:
     return merged
 
 
-def embedding_residual(discriminator: State, generator: State) -> Tensor:
-    """E_delta, to go on with GDES: as the file holds it, else the difference of the two word tables."""
-    table = "deberta.embeddings.word_embeddings"
-    if f"{table}._weight" in discriminator:
-        return discriminator[f"{table}._weight"]
-    return discriminator[f"{table}.weight"].float() - generator[f"{table}.weight"].float()
+def load_whole(cls: Any, name: str | Path, **kwargs: Any) -> Any:
+    """``cls.from_pretrained`` for use, not for training: a model that would answer with random weights is refused."""
+    model, info = cls.from_pretrained(name, output_loading_info=True, **kwargs)
+    if info["missing_keys"]:
+        missing = ", ".join(sorted({key.partition(".")[0] for key in info["missing_keys"]}))
+        raise ValueError(f"{name} has no weights for {missing}, which {cls.__name__} needs")
+    return model.eval()
 
 
 class PretrainedLoading:

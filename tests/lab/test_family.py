@@ -15,25 +15,30 @@ from debertakit.lab.family import FAMILY
 from debertakit.pretraining import state
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, train_step
+from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import override
 from tests.conftest import randomise
 
 STEPS, SAVED = 200, 197
 RECIPES = [name for name in FAMILY if not name.endswith("-base")]
+AUTOREGRESSIVE = ["tiny-ar", "tiny-ar-ap", "tiny-ar-absolute", "tiny-mt"]
 CLASSES = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
     "albert": "AlbertForPreTraining",
     "xlnet": "XLNetLMHeadModel",
+    "gpt2": "GPT2LMHeadModel",
 }
 # Nats below the first loss that 200 small steps reach on held-out text: about two thirds of what was measured.
 MARGIN = {"spanbert-tiny": 0.8, "roberta-tiny": 0.6}  # SpanBERT has two losses over the words
 
 
 def shrunk(name: str, *more: str, layers: int = 2) -> Any:
-    config = FAMILY[name]()
+    config = recipe(name)
     if config.family == "xlnet":
         shape = [f"n_layer={layers}", "d_model=64", "n_head=2", "d_inner=128", "dropout=0.1"]
+    elif config.family == "gpt2":
+        shape = [f"n_layer={layers}", "n_embd=64", "n_head=2", "n_inner=128", "resid_pdrop=0.1"]
     else:
         shape = [f"num_hidden_layers={layers}", "hidden_size=64", "num_attention_heads=2", "intermediate_size=128"]
         shape += ["hidden_dropout_prob=0.1"]
@@ -82,7 +87,7 @@ def trained(materials, tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", RECIPES + AUTOREGRESSIVE)
 def test_it_learns(trained, name):
     result = trained(name)
     assert result.after["loss"] < result.before["loss"] - MARGIN.get(name, 0.4)

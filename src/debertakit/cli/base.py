@@ -18,11 +18,17 @@ def main() -> None:
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
-        print(f"deberta: {error}", file=sys.stderr)
+        print(f"deberta: {_line(error)}", file=sys.stderr)
         sys.exit(2)
     except KeyboardInterrupt:
         print("deberta: stopped", file=sys.stderr)
         sys.exit(130)
+
+
+def _line(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror[0].lower()}{error.strerror[1:]}"
+    return str(error)
 
 
 def quiet() -> None:

@@ -59,11 +59,12 @@ def run(
 
 
 def _attributions(texts: list[str], model: str, pair: str | None) -> list[str]:
+    from debertakit.checkpoints import load_whole
     from debertakit.explain.attribution import attribute
     from debertakit.heads import DebertaForSequenceClassification
     from debertakit.text.tokenizers import load_tokenizer
 
-    classifier, tokenizer = DebertaForSequenceClassification.from_pretrained(model), load_tokenizer(model)
+    classifier, tokenizer = load_whole(DebertaForSequenceClassification, model), load_tokenizer(model)
     lines = []
     for text in texts:
         found = attribute(classifier, tokenizer, text, pair)

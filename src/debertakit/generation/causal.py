@@ -48,10 +48,11 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
-        model = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
         with suppress(OSError, TypeError):  # none was saved, or a state dict is being loaded
             model.generation_config = GenerationConfig.from_pretrained(pretrained_model_name_or_path)
-        return model
+        return loaded
 
     @can_return_tuple
     def forward(

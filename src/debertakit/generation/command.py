@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from transformers import TextStreamer
 
+from debertakit.checkpoints import load_whole
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
 from debertakit.text.tokenizers import load_tokenizer
@@ -23,7 +24,7 @@ def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
     """DeBERTa-D where the config says so, else the autoregressive model; a folder or a hub name."""
     if is_seq2seq(name):
         return DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
-    return DebertaForCausalLM.from_pretrained(name).eval()
+    return load_whole(DebertaForCausalLM, name)
 
 
 def write(
@@ -101,7 +102,7 @@ def write_all(
 def run_perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
     from debertakit.generation.perplexity import perplexity
 
-    found = perplexity(DebertaForCausalLM.from_pretrained(model), load_tokenizer(model), file, window, stride)
+    found = perplexity(load_whole(DebertaForCausalLM, model), load_tokenizer(model), file, window, stride)
     print(
         f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
         f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"

@@ -119,6 +119,15 @@ def xlnet_tiny() -> PretrainConfig:
     return _tiny(xlnet_base(), "xlnet-tiny", {**_xlnet_shape(4, 128, 4, 512), "dropout": 0.0}, lr=1e-3)
 
 
+def gpt2_tiny() -> PretrainConfig:
+    """GPT-2, 4 x 128: the next token from those before it, byte BPE."""
+    shape = {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 128}
+    dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+    config = _tiny(roberta_base(), "gpt2-tiny", {**shape, **dropout}, lr=1e-3)
+    data = replace(config.data, mode="documents")  # as DeBERTa's autoregressive recipes, beside which it stands
+    return replace(config, family="gpt2", objectives=Objectives(mlm=0.0, arlm=1.0), data=data)
+
+
 def v1_tiny() -> PretrainConfig:
     """tiny in DeBERTa v1's layout: every distance its own row, projections of their own for positions."""
     v1 = {"model_type": "deberta", "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
@@ -171,6 +180,7 @@ FAMILY: dict[str, Callable[[], PretrainConfig]] = {
     "albert-tiny-attention": albert_tiny_attention,
     "spanbert-tiny": spanbert_tiny,
     "xlnet-tiny": xlnet_tiny,
+    "gpt2-tiny": gpt2_tiny,
     "v1-tiny": v1_tiny,
     "v2-tiny": v2_tiny,
     "tiny-no-c2p": tiny_no_c2p,

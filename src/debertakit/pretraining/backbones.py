@@ -1,9 +1,9 @@
 """The models that are pretrained, of every family, behind what objectives ask of them (``objectives.base.Backbone``).
 
-DeBERTa is ours and runs packed. BERT, RoBERTa, ALBERT, ELECTRA and XLNet are transformers' own classes, untouched: the
-packed view is padded to [n, longest], run through the stock model, and the rows are gathered back. Language-model
-heads, and the heads for pairs of texts where the stock class has one, are the stock ones too, so that what is saved
-loads in transformers under its own class with nothing left over.
+DeBERTa is ours and runs packed. BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT-2 are transformers' own classes,
+untouched: the packed view is padded to [n, longest], run through the stock model, and the rows are gathered back.
+Language-model heads, and the heads for pairs of texts where the stock class has one, are the stock ones too, so that
+what is saved loads in transformers under its own class with nothing left over.
 """
 
 import copy
@@ -13,7 +13,13 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForPreTraining, PreTrainedModel
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForPreTraining,
+    PreTrainedModel,
+)
 from transformers.models.auto import CONFIG_MAPPING
 
 from debertakit.config import DebertaConfig
@@ -32,6 +38,7 @@ WORD_HEADS: dict[str, Any] = {
     "albert": lambda model, hidden: model.predictions(hidden),
     "electra": lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
     "xlnet": lambda model, hidden: model.lm_loss(hidden),
+    "gpt2": lambda model, hidden: model.lm_head(hidden),
 }
 PAIR_HEADS: dict[str, Any] = {
     "BertForPreTraining": lambda model, first: model.cls.seq_relationship(model.bert.pooler(first[:, None])),
@@ -120,7 +127,7 @@ class Seq2SeqBackbone:
 
 @dataclass(frozen=True, eq=False)
 class StockBackbone:
-    """BERT, RoBERTa, ALBERT or ELECTRA: what reads a padded batch from both sides."""
+    """What reads a padded batch: BERT, RoBERTa, ALBERT and ELECTRA from both sides, GPT-2 from the left."""
 
     model: Any
     views: tuple[ViewName, ...] = ("masked",)
@@ -220,6 +227,8 @@ def make_backbone(model: PreTrainedModel) -> Backbone:
         return DebertaBackbone(model)
     if isinstance(model, DebertaForSeq2SeqLM):
         return Seq2SeqBackbone(model)
+    if model.config.model_type == "gpt2":
+        return StockBackbone(model, views=("causal",))
     return XLNetBackbone(model) if model.config.model_type == "xlnet" else StockBackbone(model)
 
 
@@ -241,6 +250,8 @@ def make_model(config: PretrainConfig, tokenizer: Any) -> PreTrainedModel:
         return DebertaForMaskedLM(built)
     if config.family == "deberta-d":
         return DebertaForSeq2SeqLM(built)
+    if config.family == "gpt2":
+        return AutoModelForCausalLM.from_config(built)
     in_pairs = config.objectives.nsp > 0 or config.objectives.sop > 0
     auto = AutoModelForPreTraining if in_pairs or config.family == "xlnet" else AutoModelForMaskedLM
     model = auto.from_config(built)
@@ -322,7 +333,7 @@ def share_layers(model: Any, share: Sharing) -> None:
 
 def fitting(tokenizer: Any, model: PreTrainedModel) -> Any:
     """The tokenizer as this model should be given it: one without segments must not be handed a 1."""
-    if model.config.model_type != "roberta" or model.config.type_vocab_size > 1:
+    if getattr(model.config, "type_vocab_size", 1) > 1 or model.config.model_type not in ("roberta", "gpt2"):
         return tokenizer
     fitted = copy.copy(tokenizer)
     fitted.model_input_names = ["input_ids", "attention_mask"]

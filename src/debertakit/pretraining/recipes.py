@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from debertakit.config import PRESETS
-from debertakit.lab.family import FAMILY
+from debertakit.lab.family import FAMILY, tiny_absolute
 from debertakit.objectives import Objectives
 from debertakit.pretraining import settings
 from debertakit.pretraining.optim import Optimizer
@@ -110,6 +110,23 @@ def small_no_emd() -> PretrainConfig:
 def tiny_mt() -> PretrainConfig:
     """tiny with MLM and autoregressive LM jointly."""
     return replace(tiny(), name="tiny-mt", objectives=Objectives(mlm=1.0, arlm=1.0))
+
+
+def tiny_ar() -> PretrainConfig:
+    """tiny as an autoregressive model alone, with relative positions alone (appendix A.4)."""
+    base = _no_emd(tiny())
+    return replace(base, name="tiny-ar", objectives=Objectives(mlm=0.0, arlm=1.0))
+
+
+def tiny_ar_ap() -> PretrainConfig:
+    """tiny-ar with absolute positions in the decoding layer."""
+    base = tiny_ar()
+    return replace(base, name="tiny-ar-ap", model={**base.model, "emd_steps": 2, "causal_emd": True})
+
+
+def tiny_ar_absolute() -> PretrainConfig:
+    """tiny-ar with absolute positions in the input and nothing else."""
+    return replace(tiny_absolute(), name="tiny-ar-absolute", objectives=tiny_ar().objectives)
 
 
 ALL_MASKED = Masking("token", rate=0.15, mask=1.0, random=0.0)
@@ -216,6 +233,9 @@ RECIPES: dict[str, Callable[[], PretrainConfig]] = {
     "tiny": tiny,
     "tiny-no-emd": tiny_no_emd,
     "tiny-mt": tiny_mt,
+    "tiny-ar": tiny_ar,
+    "tiny-ar-ap": tiny_ar_ap,
+    "tiny-ar-absolute": tiny_ar_absolute,
     "tiny-d": tiny_d,
     "small": small,
     "small-no-emd": small_no_emd,

@@ -11,7 +11,7 @@ from debertakit.pretraining.state import MANIFEST, Progress
 from debertakit.text.shards import Corpus
 
 NAMES = {"deberta": "DeBERTa", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT"}
-NAMES |= {"xlnet": "XLNet", "electra": "ELECTRA", "deberta-d": "DeBERTa-D"}
+NAMES |= {"xlnet": "XLNet", "electra": "ELECTRA", "deberta-d": "DeBERTa-D", "gpt2": "GPT-2"}
 TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", "heads.safetensors", MANIFEST}
 
 
@@ -111,6 +111,10 @@ def _use(config: PretrainConfig) -> tuple[str, str]:
         return "text-generation", f'deberta generate --model FOLDER "{text}"'
     if config.family == "xlnet":
         return "text-generation", 'transformers.XLNetLMHeadModel.from_pretrained("FOLDER")'
+    if config.family == "gpt2":
+        return "text-generation", f'transformers.pipeline("text-generation", "FOLDER")("{text.split(" [")[0]}")'
+    if config.family == "deberta" and config.objectives.arlm > 0:
+        return "text-generation", f'deberta generate --model FOLDER "{text.split(" [")[0]}"'
     if config.family == "deberta":
         return "fill-mask", f'deberta fill --model FOLDER "{text}"'
     return "fill-mask", f'transformers.pipeline("fill-mask", "FOLDER")("{text}")'

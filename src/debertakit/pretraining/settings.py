@@ -72,7 +72,7 @@ class PretrainConfig:
     name: str
     model: dict[str, Any]
     """Fields of the family's config; vocab_size and special ids come from the tokenizer."""
-    family: Literal["deberta", "deberta-d", "bert", "roberta", "albert", "xlnet", "electra"] = "deberta"
+    family: Literal["deberta", "deberta-d", "bert", "roberta", "albert", "xlnet", "electra", "gpt2"] = "deberta"
     """deberta and deberta-d, which has a decoder, are ours; the others are transformers' own models. ALBERT's ``model``
     also has share: all, attention, ffn or none, what is one and the same in every layer."""
     objectives: Objectives = field(default_factory=Objectives)
