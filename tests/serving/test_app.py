@@ -104,7 +104,9 @@ def test_limits(classifier):
         assert all(answer.json()["error"] for answer in answers)
 
 
-def test_a_full_line_is_told_at_once_and_empties(classifier):
+def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
+    encoded, encode = [], classifier.encode
+    monkeypatch.setattr(classifier, "encode", lambda items: encoded.extend(items) or encode(items))
     app = create_app([Model("m", "classify", classifier)], Limits(line=400))
     text = "the cat " * 25
 
@@ -117,6 +119,7 @@ def test_a_full_line_is_told_at_once_and_empties(classifier):
     assert set(statuses) == {200, 429}
     assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 429)
     assert later.status_code == 200
+    assert len(encoded) == statuses.count(200) + 1  # no work was done for those that were sent away
 
 
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):

@@ -249,6 +249,7 @@ def as_html(title: str, sections: Sequence[Section]) -> str:
 body {{ font: 15px/1.5 system-ui, "Noto Sans CJK SC", sans-serif; max-width: 62rem; margin: 2rem auto }}
 table {{ border-collapse: collapse; margin: .5rem 0 }} th, td {{ border: 1px solid #ddd; padding: .2rem .5rem }}
 th {{ background: #f5f5f5; text-align: left }} td {{ vertical-align: top; overflow-wrap: anywhere }}
+td:first-child {{ overflow-wrap: normal }}
 td.number {{ text-align: right; font-variant-numeric: tabular-nums }} svg {{ max-width: 100%; height: auto }}
 </style></head><body>
 <h1>{html.escape(title)}</h1>
