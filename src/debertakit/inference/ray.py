@@ -46,6 +46,8 @@ def predict_with_ray(
     ``workers``: one for each processor, or GPU, of the cluster unless given."""
     ray = _ray()
     _look(predictor, source, out, columns or {})
+    source, out = source.resolve(), out.resolve()  # workers may stand in another folder
+    model = str(Path(model).resolve()) if Path(model).exists() else model
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(include_dashboard=False, logging_level="WARNING")
