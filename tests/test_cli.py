@@ -8,6 +8,7 @@ import time
 import pytest
 import torch
 
+from debertakit.cli import base
 from debertakit.config import PRESETS
 from debertakit.heads import DebertaForMaskedLM
 from tests.conftest import small
@@ -80,14 +81,17 @@ def test_a_mistake_is_one_line_and_code_2(arguments, message):
     assert len(error.splitlines()) == 1
 
 
+def test_a_missing_file_is_named_without_its_number():
+    error = FileNotFoundError(2, "No such file or directory", "/nowhere.txt")
+    assert base._line(error) == "/nowhere.txt: no such file or directory"
+    assert base._line(OSError("the disk is full")) == "the disk is full"
+
+
 def test_mistakes_with_a_model_at_hand(model, tmp_path):
     for text, message in (("", "empty"), ("a new store", "no [MASK]")):
         error = deberta("fill", text, "--model", model, code=2).stderr.strip()
         assert message in error
         assert len(error.splitlines()) == 1
-    prompts = ("--file", "/nowhere.txt", "--out", tmp_path / "out.txt")
-    error = deberta("generate", *prompts, "--model", model, code=2).stderr.strip()
-    assert error == "deberta: /nowhere.txt: no such file or directory"
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():

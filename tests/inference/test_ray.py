@@ -16,8 +16,8 @@ from debertakit.inference.tasks import load
 from tests.inference import material
 from tests.inference.test_tasks import LABELS, TEXTS
 
-ROWS = [{"id": i, "words": f"{TEXTS[i % 5]} {'cat ' * (i % 90)}"} for i in range(6000)]
-EMPTY = 4321
+ROWS = [{"id": i, "words": f"{TEXTS[i % 5]} {'cat ' * (i % 50)}"} for i in range(2400)]
+EMPTY = 1432
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_every_row_once_though_a_worker_was_killed(folder, source, tmp_path, mon
     try:
         threading.Thread(target=kill_a_worker, args=(tmp_path / "out.parquet.part", killed), daemon=True).start()
         counts = predict_with_ray(
-            load(folder), str(folder), None, {}, source, out, columns={"text": "words"}, workers=2, block=100
+            load(folder), str(folder), None, {}, source, out, columns={"text": "words"}, workers=2, block=50
         )
     finally:
         ray.shutdown()

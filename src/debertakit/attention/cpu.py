@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import RelativePositions, constant_in_graphs
 
 __all__ = ["attend", "available", "reason", "supports"]
 
@@ -33,7 +33,7 @@ _ERRORS = {
 _NO_MATRIX = (0, 0, 0)
 
 
-@torch.compiler.assume_constant_result
+@constant_in_graphs
 def available() -> bool:
     """Whether the kernel was built and could be loaded."""
     return _library()[0] is not None

@@ -16,13 +16,17 @@ rows that were never trained once a text is longer than M. Both rules saturate: 
 one vector of 2 * reach + 1 rows answers for texts of any length.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,13 @@ class RelativePositions:
         return self.lookup(distances.device)[distances.clamp(-self.reach, self.reach) + self.reach]
 
 
-@torch.compiler.assume_constant_result
+def constant_in_graphs(function: Callable[..., T]) -> Callable[..., T]:
+    """torch.compiler.assume_constant_result, which imports the compiler, two seconds, to set this mark."""
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+@constant_in_graphs
 def _lookup(relative: RelativePositions, device: torch.device) -> Tensor:
     """A constant of any graph.
 
