@@ -1,8 +1,11 @@
 """Fine-tuning on a real pretrained model: MiniLM on SST-2, RTE, STS-B and WNUT-17, whole, with one seed each.
 
+RTE begins at the model of MNLI, as in the paper, where that has been made.
+
     python benchmarks/finetune_minilm.py DATA --out DIR [--model DIR] [--only rte]
 
-DATA holds glue/SST-2, glue/RTE, glue/STS-B and wnut17. Run again, it goes on where it was. The table is DIR/table.md.
+DATA holds glue/MNLI, glue/RTE, glue/STS-B, glue/SST-2 and wnut17. Run again, it goes on where it was. The table is
+DIR/table.md.
 """
 
 import argparse
@@ -17,7 +20,8 @@ from debertakit import evaluate, finetune
 
 # The recipes of models this small (recipes.py: learning rate 1e-4, warm-up 0.1), but for what stands here.
 JOBS = {
-    "rte": ("glue/RTE", "accuracy", {"epochs": 7, "lr": 5e-5, "batch_size": 16}),
+    "mnli": ("glue/MNLI", "accuracy", {"epochs": 1, "lr": 1e-4, "batch_size": 16, "max_length": 128}),
+    "rte": ("glue/RTE", "accuracy", {"epochs": 3, "lr": 5e-5, "batch_size": 16, "max_length": 256}),
     "stsb": ("glue/STS-B", "spearman", {"epochs": 3, "lr": 1e-4}),
     "wnut17": ("wnut17", "f1", {"epochs": 4, "lr": 2e-4, "batch_size": 16}),
     "sst2": ("glue/SST-2", "accuracy", {"epochs": 1, "lr": 1e-4, "batch_size": 32}),
@@ -39,11 +43,12 @@ def main() -> None:
     for task in arguments.only or JOBS:
         folder, metric, settings = JOBS[task]
         out = arguments.out / task
-        result = finetune(model, out, task=task, data=arguments.data / folder, resume=True, **settings)
+        begin = arguments.out / "mnli" if task == "rte" and (arguments.out / "mnli").exists() else model
+        result = finetune(begin, out, task=task, data=arguments.data / folder, resume=True, **settings)
         began = time.monotonic()
         evaluate(out, task=task, data=arguments.data / folder)
         seconds = time.monotonic() - began
-        test = evaluate(out, task=task, data=arguments.data / folder, split="test").scores.get(metric)
+        test = test_score(out, task, arguments.data / folder, metric)
         lines.append(
             f"| {task} | {metric} | {result.scores[metric]:.2f} | {'-' if test is None else f'{test:.2f}'} | "
             f"{result.seconds:,.0f} s | {seconds:.1f} s |"
@@ -51,6 +56,13 @@ def main() -> None:
         print(lines[-1], flush=True)
         (arguments.out / "table.md").write_text("\n".join(lines) + "\n", encoding="utf-8")
         (arguments.out / "versions.json").write_text(json.dumps(versions(), indent=1), encoding="utf-8")
+
+
+def test_score(model: Path, task: str, data: Path, metric: str) -> float | None:
+    try:
+        return evaluate(model, task=task, data=data, split="test").scores.get(metric)
+    except ValueError:  # there is no test set among the files
+        return None
 
 
 def versions() -> dict[str, str | int]:

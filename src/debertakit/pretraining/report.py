@@ -104,7 +104,8 @@ steps, {progress.tokens / 1e6:,.1f} M tokens, {progress.elapsed / 60:,.1f} minut
 
 def _use(config: PretrainConfig) -> tuple[str, str]:
     """The hub's tag for what the model does, and a line that does it."""
-    text = "the capital of France is [MASK]."
+    prompt = "the capital of France is"
+    text = f"{prompt} [MASK]."
     if config.rtd is not None:
         return "feature-extraction", 'transformers.AutoModel.from_pretrained("FOLDER")  # FOLDER/generator fills masks'
     if config.family == "deberta-d":
@@ -112,9 +113,9 @@ def _use(config: PretrainConfig) -> tuple[str, str]:
     if config.family == "xlnet":
         return "text-generation", 'transformers.XLNetLMHeadModel.from_pretrained("FOLDER")'
     if config.family == "gpt2":
-        return "text-generation", f'transformers.pipeline("text-generation", "FOLDER")("{text.split(" [")[0]}")'
+        return "text-generation", f'transformers.pipeline("text-generation", "FOLDER")("{prompt}")'
     if config.family == "deberta" and config.objectives.arlm > 0:
-        return "text-generation", f'deberta generate --model FOLDER "{text.split(" [")[0]}"'
+        return "text-generation", f'deberta generate --model FOLDER "{prompt}"'
     if config.family == "deberta":
         return "fill-mask", f'deberta fill --model FOLDER "{text}"'
     return "fill-mask", f'transformers.pipeline("fill-mask", "FOLDER")("{text}")'
