@@ -28,7 +28,7 @@ from debertakit.pretraining.optim import Optimizer
 from debertakit.text.tokenizers import load_tokenizer
 from debertakit.text.training import train_tokenizer
 
-LAYERS, WIDTH, HEADS, DROPOUT, VOCABULARY = 3, 256, 8, 0.2, 8192
+LAYERS, WIDTH, HEADS, DROPOUT, VOCABULARY = 3, 128, 4, 0.1, 4096
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 
 
@@ -39,18 +39,18 @@ class Task:
     settings: Settings
 
 
-RATE = Optimizer(lr=1e-3, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
+RATE = Optimizer(lr=2e-3, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
 MULTI30K_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 TASKS = {
     "multi30k": Task(
         lambda data, split: read_pairs(data / f"{MULTI30K_FILES[split]}.en", data / f"{MULTI30K_FILES[split]}.de"),
         "bleu",
-        Settings(step_tokens=4096, optimizer=RATE, max_source=96, max_target=96),
+        Settings(step_tokens=2048, optimizer=RATE, max_source=96, max_target=96),
     ),
     "aeslc": Task(
         lambda data, split: read_pairs(data / f"{split}.jsonl", fields=("body", "subject")),
         "rouge",
-        Settings(step_tokens=8192, optimizer=RATE, max_source=256, max_target=32),
+        Settings(step_tokens=4096, optimizer=RATE, max_source=256, max_target=32),
     ),
 }
 

@@ -3,6 +3,7 @@
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests start: both cores have a test each
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest

@@ -146,7 +146,9 @@ def write(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) ->
         file.writelines(f"{e.id}\t{p}\n" for e, p in zip(examples, predictions, strict=True))
 
 
-TASKS = (
-    Task(name="race", kind="choice", read=read_race, score=score_race, metric="accuracy", write=write),
-    Task(name="swag", kind="choice", read=read_swag, score=metrics.accuracy, metric="accuracy", write=write),
-)
+def _task(name: str, read: Any, score: Any) -> Task:
+    files = {"test": f"{name}.tsv"}
+    return Task(name=name, kind="choice", read=read, score=score, metric="accuracy", write=write, files=files)
+
+
+TASKS = (_task("race", read_race, score_race), _task("swag", read_swag, metrics.accuracy))

@@ -128,7 +128,15 @@ def _is_iob1(sentences: Sequence[Sequence[str | None]]) -> bool:
 
 
 def _task(name: str) -> Task:
-    return Task(name=name, kind="tagging", read=read_folder, score=metrics.entities, metric="f1", write=write)
+    return Task(
+        name=name,
+        kind="tagging",
+        read=read_folder,
+        score=metrics.entities,
+        metric="f1",
+        write=write,
+        files={"test": f"{name}.txt"},
+    )
 
 
 TASKS = (_task("conll2003"), _task("wnut17"))

@@ -35,6 +35,10 @@ def predict(
         raise ValueError("--file needs --out, the file for the predictions")
     if engine not in ("local", "ray"):
         raise ValueError(f"--engine {engine}: local or ray")
+    if engine == "ray" and file is None:
+        raise ValueError("--engine ray is for files: give --file and --out")
+    if workers is not None and engine != "ray":
+        raise ValueError("--workers belongs to --engine ray")
     fields = named(columns or [])
     predictor = make(model, task, given)
     if file is not None and out is not None:

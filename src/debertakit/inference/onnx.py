@@ -6,8 +6,8 @@
     config.json, tokenizer files
 
 int8 is ONNX Runtime's dynamic quantisation of the linear layers: weights per output channel, activations as they
-come. Processors without VNNI add pairs of products in 16 bits, which eight-bit weights can overflow; there, seven bits
-are kept (reduce_range).
+come. Processors without VNNI add pairs of products in 16 bits, which eight-bit weights can overflow; so seven bits
+are kept, everywhere (reduce_range).
 """
 
 from __future__ import annotations
