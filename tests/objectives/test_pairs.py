@@ -6,16 +6,17 @@ import pytest
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context
-from debertakit.objectives.pairs import NO_PAIR, SHORTEST
+from debertakit.objectives.pairs import NO_PAIR
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
 from tests.conftest import small
 
 
-def setting(corpus, tokenizer, **weights):
+def setting(corpus, tokenizer, dynamic=True, **weights):
     trainee = Trainee(DebertaForMaskedLM(small(vocab_size=len(tokenizer))), Objectives(**weights))
-    return next(o for name, o in trainee.objectives.items() if name != "mlm"), Context(corpus.train, Masking(), seed=3)
+    context = Context(corpus.train, Masking(dynamic=dynamic), seed=3)
+    return next(o for name, o in trainee.objectives.items() if name != "mlm"), context
 
 
 def places(shards, piece):
@@ -31,17 +32,18 @@ def pairs(objective, context, packing):
     """Each sequence before and after, with its label, and the document it is from."""
     batch = packing.batch(0)
     paired, labels = objective.pair_up(batch, context)
-    assert paired.lengths.tolist() == batch.lengths.tolist()
+    assert (paired.lengths <= batch.lengths).all()
+    assert len(paired.input_ids) == len(paired.word_starts) == paired.lengths.sum()
     separator = context.shards.vocabulary["sep"]
     seen, end = [], 0
-    for s, length in enumerate(batch.lengths):
-        begin, end = end, end + length
-        was, now = batch.input_ids[begin:end].tolist(), paired.input_ids[begin:end].tolist()
+    for s, (was, now) in enumerate(zip(_split(batch), _split(paired), strict=True)):
+        begin, end = end, end + len(now)
         if labels[s] == NO_PAIR:
-            assert length < SHORTEST
+            assert len(was) < 12  # four words
             assert now == was
             continue
-        assert [i for i, token in enumerate(now) if token == separator][1:] == [length - 1]
+        assert now[0] == was[0]
+        assert [i for i, token in enumerate(now) if token == separator][1:] == [len(now) - 1]
         middle = now.index(separator)
         starts = paired.word_starts[begin:end]
         assert starts[1]
@@ -61,7 +63,7 @@ def test_nsp_labels(corpus, tokenizer):
     seen, labels = pairs(objective, context, Packing(corpus.train, 32, 4096))
     assert 0.35 < labels[labels != NO_PAIR].mean() < 0.65
     for first, second, label, text, document in seen:
-        assert first == text[: len(first)]
+        assert place(first, text) is not None
         starts = [start for d, start in places(corpus.train, first) if d == document]
         assert starts
         elsewhere = places(corpus.train, second)
@@ -70,19 +72,23 @@ def test_nsp_labels(corpus, tokenizer):
             assert any((document, start + len(first)) in elsewhere for start in starts)
         else:
             assert any(d != document for d, _ in elsewhere)
-            assert second != text[len(first) : len(first) + len(second)]
+            assert place(first + second, text) is None
 
 
-def test_a_foreign_text_begins_with_a_word(corpus, tokenizer):
-    """Else half a word in front would give the label away."""
-    objective, context = setting(corpus, tokenizer, nsp=1)
-    seen, _ = pairs(objective, context, Packing(corpus.train, 32, 4096))
-    begins = {label: set() for label in (0, 1)}
-    for _, second, label, _, _ in seen:
-        begins[label].add(tokenizer.convert_ids_to_tokens(second[0]).startswith("##"))
-    assert begins == {0: {False}, 1: {False}}
-    everything = corpus.train.take(np.array([0]), np.array([corpus.train.tokens]))[0]
-    assert any(token.startswith("##") for token in tokenizer.convert_ids_to_tokens(everything.tolist()))
+@pytest.mark.parametrize("name", ["nsp", "sop"])
+def test_no_half_word_gives_the_label_away(corpus, tokenizer, name):
+    """Chunks begin and end amid words; what is made of them does not, on either side, under either label."""
+    objective, context = setting(corpus, tokenizer, **{name: 1})
+    packing = Packing(corpus.train, 32, 4096)
+    continues = np.array([token.startswith("##") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))])
+    assert any(continues[ids[1]] for ids in _split(packing.batch(0)))  # there are such chunks
+    every = corpus.train.take(np.array([0]), np.array([corpus.train.tokens]))[0]
+    seen, _ = pairs(objective, context, packing)
+    for first, second, _, _, _ in seen:
+        for side in (first, second):
+            assert not continues[side[0]]
+            behind = [corpus.train.ends[d] + i + len(side) for d, i in places(corpus.train, side)]
+            assert any(not continues[every[i % len(every)]] for i in behind)
 
 
 def test_sop_labels(corpus, tokenizer):
@@ -92,7 +98,7 @@ def test_sop_labels(corpus, tokenizer):
     assert 0.35 < labels[labels != NO_PAIR].mean() < 0.65
     for first, second, label, text, document in seen:
         ordered = first + second if label == 0 else second + first
-        assert ordered == text[:-1]
+        assert place(ordered, text) in range(1, 8)  # behind the first word
         assert any(d == document for d, _ in places(corpus.train, ordered))
 
 
@@ -107,6 +113,25 @@ def test_a_pair_does_not_depend_on_its_batch(corpus, tokenizer, name):
     epoch = int(np.ceil(packing.steps_per_epoch))
     later, _ = objective.pair_up(packing.batch(epoch), context)
     assert set(map(tuple, _split(later))) != set(map(tuple, _split(whole)))  # and is drawn anew in every epoch
+
+
+def test_pairs_are_static_where_masks_are(corpus, tokenizer):
+    objective, context = setting(corpus, tokenizer, dynamic=False, nsp=1)
+    packing = Packing(corpus.train, 32, 4096)
+
+    def every(epoch):
+        steps = [packing.batch(epoch * int(np.ceil(packing.steps_per_epoch)) + i) for i in range(3)]
+        made = [(batch, objective.pair_up(batch, context)[0]) for batch in steps]
+        return {int(c): ids for b, p in made for c, ids in zip(b.chunks, _split(p), strict=True)}
+
+    once, again = every(0), every(1)
+    assert len(once.keys() & again.keys()) > 50
+    assert all(once[chunk] == again[chunk] for chunk in once.keys() & again.keys())
+
+
+def place(piece, text):
+    """Where the one begins in the other."""
+    return next((i for i in range(len(text)) if text[i : i + len(piece)] == piece), None)
 
 
 def _split(batch):

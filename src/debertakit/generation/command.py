@@ -64,13 +64,16 @@ def write(
 
 
 def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None) -> dict[str, torch.Tensor]:
-    """A source is framed as in training; a prompt is begun and left open: [CLS] ... without [SEP]."""
+    """A source is framed and padded as in training, for encoders may count positions from the first column; a prompt is
+    begun and left open: [CLS] ... without [SEP]."""
     if model.config.is_encoder_decoder:
         rows = tokenizer(prompts, truncation=longest is not None, max_length=longest)["input_ids"]
+        side = "right"
     else:
         bare = tokenizer(prompts, add_special_tokens=False)["input_ids"]
         rows = [[tokenizer.cls_token_id, *ids][:longest] for ids in bare]
-    padded = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
+        side = "left"
+    padded = tokenizer.pad({"input_ids": rows}, padding_side=side, return_tensors="pt")
     return {name: padded[name].to(model.device) for name in ("input_ids", "attention_mask")}
 
 

@@ -120,12 +120,11 @@ def xlnet_tiny() -> PretrainConfig:
 
 
 def gpt2_tiny() -> PretrainConfig:
-    """GPT-2, 4 x 128: the next token from those before it, byte BPE."""
+    """GPT-2, 4 x 128: the next token from those before it; text and pieces as in DeBERTa's autoregressive recipes."""
     shape = {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 128}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = _tiny(roberta_base(), "gpt2-tiny", {**shape, **dropout}, lr=1e-3)
-    data = replace(config.data, mode="documents")  # as DeBERTa's autoregressive recipes, beside which it stands
-    return replace(config, family="gpt2", objectives=Objectives(mlm=0.0, arlm=1.0), data=data)
+    return replace(config, family="gpt2", objectives=Objectives(mlm=0.0, arlm=1.0), data=_tiny_deberta().data)
 
 
 def v1_tiny() -> PretrainConfig:

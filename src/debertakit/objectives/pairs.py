@@ -1,14 +1,16 @@
 """What next-sentence and sentence-order prediction share: pairs of texts, and one bit to be told about each.
 
-A sequence [CLS] x [SEP] becomes a pair of the same length, [CLS] A [SEP] B [SEP]: x is cut at a word in its middle
-half, and a token at its end makes room for the second [SEP]. What is put in the place of A and B, and with which label,
-is the objective's own affair. The masking then works on the pairs, as in BERT. With h the [CLS] row, out of the
+A sequence [CLS] x [SEP] becomes a pair, [CLS] A [SEP] B [SEP]: x is cut at a word in its middle half. Its first and
+last word make room for the second [SEP]: a chunk may begin and end amid a word, and half a word would give away on
+which side its text was. What is put in the place of A and B, and with which label, is the objective's own affair; both
+begin and end with whole words. The masking then works on the pairs, as in BERT. With h the [CLS] row, out of the
 Enhanced Mask Decoder where there is one:
 
     P(label | A, B) = softmax(W tanh(V h + v) + w)
 
 W and V are the model's own pooler and classifier where its class has them (BERT, ALBERT), else the objective's.
-Everything is drawn from (seed, chunk, epoch): a pair does not depend on the batch it stands in.
+Everything is drawn from (seed, chunk, epoch), without the epoch where masks are static: a pair does not depend on the
+batch it stands in.
 """
 
 from dataclasses import replace
@@ -22,8 +24,8 @@ from torch import Tensor, nn
 from debertakit.objectives.base import Asked, Backbone, Context, Objective, Outcome, View, as_tensor
 from debertakit.text.packing import PackedBatch
 
-SHORTEST = 6  # [CLS] a a [SEP] b [SEP]; anything shorter stays as it is and is not asked about
 NO_PAIR = -1
+"""The label of a sequence of fewer than four words, which stays as it is and is not asked about."""
 
 
 class Text(NamedTuple):
@@ -64,29 +66,35 @@ class PairPrediction(Objective):
 
     def pair_up(self, batch: PackedBatch, context: Context) -> tuple[PackedBatch, NDArray[np.int64]]:
         """The batch as pairs, and their labels."""
-        ids, words = batch.input_ids.copy(), batch.word_starts.copy()
-        inside = np.zeros(len(ids), bool) if batch.inside_entity is None else batch.inside_entity.copy()
+        ids, words = batch.input_ids, batch.word_starts
+        inside = np.zeros(len(ids), bool) if batch.inside_entity is None else batch.inside_entity
         labels = np.full(len(batch.lengths), NO_PAIR)
-        ends = np.cumsum(batch.lengths)
-        for s, (end, length) in enumerate(zip(ends, batch.lengths, strict=True)):
-            if length < SHORTEST:
-                continue
-            rng = np.random.default_rng([context.seed, int(batch.chunks[s]), int(batch.epochs[s]), 1])
+        pieces: list[Text] = []
+        lengths = batch.lengths.copy()
+
+        def text(first: int, last: int) -> Text:
+            return Text(ids[first:last], words[first:last], inside[first:last])
+
+        for s, (end, length) in enumerate(zip(np.cumsum(lengths), batch.lengths, strict=True)):
             begin = end - length
-            middle = _cut(words, begin, end, rng)
-            # without [CLS], [SEP] and the token that makes room
-            x, y = (
-                Text(ids[r].copy(), words[r].copy(), inside[r].copy())
-                for r in (slice(begin + 1, middle), slice(middle, end - 2))
-            )
+            starts = np.flatnonzero(words[begin + 2 : end - 1]) + begin + 2
+            if len(starts) < 3:
+                pieces.append(text(begin, end))
+                continue
+            epoch = int(batch.epochs[s]) if context.masking.dynamic else 0
+            rng = np.random.default_rng([context.seed, int(batch.chunks[s]), epoch, 1])
+            middle = _cut(starts, begin, length, rng)
+            x, y = text(starts[0], middle), text(middle, starts[-1])
             a, b, labels[s] = self.arrange(x, y, int(batch.documents[s]), context, rng)
-            between = begin + 1 + len(a.ids)
-            for array, first, second, mark in zip(
-                (ids, words, inside), a, b, (context.shards.vocabulary["sep"], True, False), strict=True
-            ):
-                array[begin + 1 : between], array[between], array[between + 1 : end - 1] = first, mark, second
-        entities = None if batch.inside_entity is None else inside
-        return replace(batch, input_ids=ids, word_starts=words, inside_entity=entities), labels
+            mark = text(end - 1, end)  # [SEP]
+            pieces += [text(begin, begin + 1), a, mark, b, mark]
+            lengths[s] = len(a.ids) + len(b.ids) + 3
+        made = Text(*(np.concatenate(field) for field in zip(*pieces, strict=True)))
+        entities = None if batch.inside_entity is None else made.inside
+        return (
+            replace(batch, input_ids=made.ids, word_starts=made.words, inside_entity=entities, lengths=lengths),
+            labels,
+        )
 
 
 def segments(view: View, separator: int) -> Tensor:
@@ -96,9 +104,7 @@ def segments(view: View, separator: int) -> Tensor:
     return (before - before[view.starts].repeat_interleave(view.lengths)).clamp(max=1)
 
 
-def _cut(words: NDArray[np.bool_], begin: int, end: int, rng: np.random.Generator) -> int:
-    """A word start near a place in the middle half."""
-    length = int(end - begin)
-    middle = int(begin) + min(max(int(length * rng.uniform(0.25, 0.75)), 2), length - 3)
-    starts = np.flatnonzero(words[begin + 2 : end - 2]) + begin + 2
-    return int(starts[np.abs(starts - middle).argmin()]) if len(starts) else middle
+def _cut(starts: NDArray[np.int64], begin: int, length: int, rng: np.random.Generator) -> int:
+    """The word start nearest to a place in the middle half; neither the first nor the last."""
+    middle = begin + length * rng.uniform(0.25, 0.75)
+    return int(starts[1 + np.abs(starts[1:-1] - middle).argmin()])

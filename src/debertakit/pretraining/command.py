@@ -1,6 +1,7 @@
 """``deberta pretrain``: from raw text to a model, step by step; each step finds its work done when run again."""
 
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -30,12 +31,17 @@ def run(
 ) -> dict[str, float]:
     resumed = resume and (out / "run.json").exists()
     config = settings.load(out / "run.json") if resumed else recipe(name)
+    if resumed and recipe(name).name != config.name:
+        raise ValueError(f"{out} is a run of {config.name}, not of {name}: resume it as such, or choose another folder")
     if minutes is not None:
         assignments = [*assignments, f"minutes={minutes}"]
     config = settings.override(config, assignments)
     if init is not None and not resumed:
         config = adopt(config, init, init_generator)
         config = settings.override(config, [each for each in assignments if each.strip().startswith("model.")])
+    if config.minutes is None and config.optimizer.warmup_steps >= config.steps:
+        warmup = f"optimizer.warmup_steps={config.optimizer.warmup_steps:,}"
+        print(f"{warmup} is more than steps={config.steps:,}: the rate will stay low", file=sys.stderr)
     if not config.model:
         raise ValueError(f"the recipe {config.name} goes on from a checkpoint: give --init MODEL")
     if init_generator is not None and init is None:

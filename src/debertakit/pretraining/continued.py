@@ -44,6 +44,11 @@ def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) 
     if rtd is not None:
         file = find_generator(init, init_generator)
         if file is None:
+            if config.minutes is not None and rtd.warmup_steps is None:
+                raise ValueError(
+                    f"{init} has no generator; one is grown and trained alone first: say for how many steps, "
+                    "--set rtd.warmup_steps=N (without --minutes it is a tenth of the steps)"
+                )
             warmup = config.steps // 10 if rtd.warmup_steps is None else rtd.warmup_steps
             rtd = replace(rtd, warmup_steps=warmup)
         else:

@@ -23,6 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from debertakit.objectives import nsp
 from debertakit.objectives.base import Context
 from debertakit.precision import precision
 from debertakit.pretraining import continued, distributed, report, state
@@ -224,6 +225,9 @@ def evaluate(run: Run) -> dict[str, float]:
 
 def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World, *, fresh: bool = True) -> Run:
     """Everything a run needs, at step 0. Not ``fresh``: the weights will come from a checkpoint of the run."""
+    if config.objectives.nsp > 0:
+        for half, name in ((corpus.train, "training"), (corpus.validation, "validation")):
+            nsp.check(half, name, config.data.max_length)
     _seed(config.seed)
     trainee = make_trainee(config, tokenizer, corpus.train.vocabulary, world, fresh)
     if config.gradient_checkpointing:
@@ -242,11 +246,10 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
         validation = Packing(corpus.validation, data.max_length, 1, 0, data.mode)
         tokens = min(world.size * data.micro_tokens, max(validation.epoch_tokens, world.size * data.max_length))
         validation.step_tokens = tokens
-    contexts = [Context(half, config.masking, config.seed) for half in (corpus.train, corpus.validation)]
+    context = Context(corpus.train, config.masking, config.seed)
+    same_for_all = Context(corpus.validation, config.masking, 0)  # runs with other seeds compare
     dtype = precision(config.precision, world.device)
-    return Run(
-        config, world, trainee, module, optimizer, packing, contexts[0], validation, contexts[1], Progress(), dtype
-    )
+    return Run(config, world, trainee, module, optimizer, packing, context, validation, same_for_all, Progress(), dtype)
 
 
 def make_trainee(
@@ -254,7 +257,10 @@ def make_trainee(
 ) -> Trainee | RtdTrainee:
     """What the recipe trains: random, or (``fresh``) with the weights of the checkpoint that it goes on from."""
     init = config.init if fresh else None
-    models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
+    try:
+        models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
+    except (KeyError, ZeroDivisionError) as error:  # from inside a model of transformers
+        raise ValueError(f"no model of {config.family} can be made of these model.* fields: {error}") from None
     if init is not None:
         line = continued.load(models, init, config.init_generator)
         if world.main:

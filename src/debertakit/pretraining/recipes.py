@@ -208,6 +208,7 @@ def electra_tiny() -> PretrainConfig:
         model={name: value for name, value in base.model.items() if name not in only_deberta},
         masking=replace(ALL_MASKED, mask=0.85),
         rtd=Rtd(sharing="es", steps="joint"),
+        optimizer=v3_tiny().optimizer,
     )
 
 

@@ -33,6 +33,13 @@ class Data:
     entities: str | None = None
     """A gazetteer file or spacy:MODEL, for entity masking."""
 
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_length", "step_tokens", "micro_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"data.{name}={getattr(self, name)}: at least 1")
+        if self.validation < 0:
+            raise ValueError(f"data.validation={self.validation}: 0 or more")
+
     def parts(self, ranks: int) -> int:
         """Into how many parts a step is cut: the same number for each rank."""
         return ranks * -(-self.step_tokens // (ranks * self.micro_tokens))
@@ -110,6 +117,11 @@ class PretrainConfig:
                 raise ValueError(f"{name}={getattr(self, name)}: at least 1")
         if self.minutes is not None and self.minutes <= 0:
             raise ValueError(f"minutes={self.minutes}: above 0")
+        if self.rtd is not None and self.minutes is None and (self.rtd.warmup_steps or 0) >= self.steps:
+            raise ValueError(
+                f"rtd.warmup_steps={self.rtd.warmup_steps}, which train the generator alone, leave the discriminator "
+                f"nothing of steps={self.steps}: set it lower"
+            )
         objectives = self.objectives
         if self.masking.one_mask_per_span and max(objectives.refinement, objectives.sbo, objectives.plm) > 0:
             raise ValueError("refinement, sbo and plm need a place for each token: set masking.one_mask_per_span=false")
