@@ -5,18 +5,20 @@ from dataclasses import replace
 
 import pytest
 import torch
-from transformers import MarianConfig, MarianMTModel
+from transformers import BartConfig, BartForConditionalGeneration, MarianConfig, MarianMTModel
 from typer.testing import CliRunner
 
 from debertakit.cli import app
 from debertakit.finetuning import seq2seq
-from debertakit.finetuning.seq2seq import Batches, Pair, Settings, evaluate, read_pairs, train
-from debertakit.generation.command import load_writer
+from debertakit.finetuning.models import load_model, load_tokenizer_of
+from debertakit.finetuning.pairs import Pair
+from debertakit.finetuning.seq2seq import Batches, Settings, evaluate, finetune_pairs, train
+from debertakit.generation.command import _inputs, load_writer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.heads import IGNORED, DebertaForMaskedLM
 from debertakit.pretraining.optim import Optimizer
 from debertakit.text.training import train_tokenizer
-from tests.conftest import small
+from tests.conftest import randomise, small
 
 WORDS = {"red": "rot", "blue": "blau", "old": "alt", "cat": "katze", "dog": "hund", "house": "haus", "sees": "sieht"}
 
@@ -107,12 +109,38 @@ def test_it_learns_the_language_and_writes_it(pairs, tokenizer, tmp_path):
     assert len(scores.texts) == 20
 
 
+HALF = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
+PEER = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in HALF.items()} | {
+    "d_model": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+
+
+def absolute(tokenizer):
+    encoder = small(vocab_size=len(tokenizer), emd_steps=0, position_biased_input=True)
+    return DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=encoder, decoder_layers=1))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        absolute,
+        lambda tokenizer: BartForConditionalGeneration(BartConfig(vocab_size=len(tokenizer), **PEER)),
+        lambda tokenizer: MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **PEER)),
+    ],
+    ids=["deberta-d", "bart", "marian"],
+)
+def test_sources_are_padded_where_encoders_with_absolute_positions_expect_it(pairs, tokenizer, make):
+    model, sources = randomise(make(tokenizer)), [pair.source for pair in pairs[:12]]
+    inputs = _inputs(model, tokenizer, sources, None)
+    together = model.get_encoder()(**inputs).last_hidden_state
+    for source, mask, states in zip(sources, inputs["attention_mask"].bool(), together, strict=True):
+        alone = model.get_encoder()(**_inputs(model, tokenizer, [source], None)).last_hidden_state[0]
+        torch.testing.assert_close(states[mask], alone, rtol=1e-4, atol=1e-4)
+
+
 def test_a_model_of_transformers_goes_through_the_same_loop(pairs, tokenizer, tmp_path):
-    half = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in (("layers", 1), ("ffn_dim", 32))}
-    heads = {"encoder_attention_heads": 2, "decoder_attention_heads": 2}
-    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
-    config = MarianConfig(vocab_size=len(tokenizer), d_model=32, **half, **heads, **special, forced_eos_token_id=None)
-    model = MarianMTModel(config)
+    model = MarianMTModel(MarianConfig(vocab_size=len(tokenizer), **PEER))
     figures = train(model, tokenizer, pairs, pairs[:10], SETTINGS, tmp_path)
     assert figures["steps"] == 2 * len(Batches.of(pairs, tokenizer, SETTINGS))
     assert len(evaluate(model, tokenizer, pairs[:4], SETTINGS, "rouge").texts) == 4
@@ -133,27 +161,69 @@ def test_the_command_grows_a_decoder_trains_and_scores(pairs, tokenizer, tmp_pat
     assert set(results["dev"]) == {"bleu", "chrf"}
     assert len((tmp_path / "out/written.txt").read_text(encoding="utf-8").splitlines()) == 6  # a tenth was held out
     assert len(load_writer(tmp_path / "out").decoder.layer) == 2
-    wrong = CliRunner().invoke(app, list(map(str, [*given, "--source", tmp_path / "side0.txt"])))
-    assert "needs --source and --target" in str(wrong.exception)
+    for more, message in (
+        (("--source", tmp_path / "side0.txt"), "needs --source and --target"),
+        ((*files, "--lora", "8"), "--lora is not an option of --task translation"),
+        ((*files, "--seeds", "3"), "--seeds is not an option"),
+        ((*files, "--minutes", "-1"), "minutes=-1.0: above 0"),
+        ((*files, "--resume", "--lr", "1"), "begun with other settings: optimizer was"),
+    ):
+        wrong = CliRunner().invoke(app, list(map(str, [*given, *more])))
+        assert message in str(wrong.exception)
+    wrong = CliRunner().invoke(app, ["finetune", "--model", "m", "--out", "o", "--task", "rte", "--minutes", "3"])
+    assert "--minutes is not an option of tasks other than translation" in str(wrong.exception)
+
+    scored = CliRunner().invoke(
+        app,
+        list(map(str, ["evaluate", tmp_path / "out", "--task", "translation", *files[:4], "--out", tmp_path / "t"])),
+    )
+    assert "on 60 pairs" in scored.stdout
+    assert "nrefs:1" in scored.stdout
+    assert len((tmp_path / "t/written.txt").read_text(encoding="utf-8").splitlines()) == 60
 
 
-def test_scores_by_hand():
-    figures, _ = seq2seq.summary_scores(["the cat sat"], ["the cat ran home"])
-    assert figures["rouge1"] == pytest.approx(100 * 2 * (2 / 3) * (2 / 4) / (2 / 3 + 2 / 4))
-    assert figures["rouge2"] == pytest.approx(100 * 2 * (1 / 2) * (1 / 3) / (1 / 2 + 1 / 3))
-    figures, _ = seq2seq.translation_scores(["a b c d e"], ["a b c d e"])
-    assert figures["bleu"] == pytest.approx(100)
-    with pytest.raises(ValueError, match="unknown metric 'meteor'; choose from bleu, rouge"):
-        evaluate(None, None, [], SETTINGS, "meteor")
+def test_lengths_and_rates_of_the_command_arrive(pairs, tokenizer, tmp_path):
+    """And a decoder begins and ends with the tokens of its tokenizer."""
+    DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
+    tokenizer.save_pretrained(tmp_path / "encoder")
+    table = "".join(f"{pair.source},{pair.target}\n" for pair in pairs)
+    (tmp_path / "pairs.csv").write_text(f"body,subject\n{table}", encoding="utf-8")
+    given = ["finetune", "--model", tmp_path / "encoder", "--out", tmp_path / "out", "--task", "summarisation"]
+    given += ["--train", tmp_path / "pairs.csv", "--text", "body", "--label", "subject", "--max-length", "5"]
+    given += ["--max-target", "4", "--weight-decay", "0.5", "--decoder-layers", "1", "--lr", "2e-3", "--epochs", "1"]
+    found = CliRunner().invoke(app, list(map(str, given)))
+    assert found.exit_code == 0, found.exception
+    settings = json.loads((tmp_path / "out/settings.json").read_text())
+    assert (settings["max_source"], settings["max_target"]) == (5, 4)
+    assert (settings["optimizer"]["weight_decay"], settings["optimizer"]["lr"]) == (0.5, 2e-3)
+    model = load_writer(tmp_path / "out")
+    assert len(model.decoder.layer) == 1
+    assert model.config.decoder_start_token_id == tokenizer.cls_token_id
+    assert model.config.eos_token_id == tokenizer.sep_token_id
 
 
-def test_files_of_pairs(tmp_path):
-    (tmp_path / "a.en").write_text("one\n\n three  four \n", encoding="utf-8")
-    (tmp_path / "a.de").write_text("eins\nzwei\ndrei vier\n", encoding="utf-8")
-    assert read_pairs(tmp_path / "a.en", tmp_path / "a.de") == [Pair("one", "eins"), Pair("three four", "drei vier")]
-    (tmp_path / "b.de").write_text("eins\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a.en has 3 lines and .*b.de 1: they are not parallel"):
-        read_pairs(tmp_path / "a.en", tmp_path / "b.de")
-    (tmp_path / "a.jsonl").write_text('{"body": "x y", "subject": "z"}\n{"body": 3}\n', encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a.jsonl, line 2: not a JSON object with 'body' and 'subject'"):
-        read_pairs(tmp_path / "a.jsonl", fields=("body", "subject"))
+def test_a_short_run_leaves_its_warm_up(pairs, tokenizer, tmp_path):
+    settings = replace(SETTINGS, optimizer=replace(SETTINGS.optimizer, warmup_steps=400), log_every=1, epochs=4)
+    train(fresh(tokenizer), tokenizer, pairs, pairs[:5], settings, tmp_path)
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert max(line.get("lr", 0) for line in lines) > 0.8 * 5e-3
+
+
+def test_one_pair_and_long_pairs(tokenizer, tmp_path):
+    with pytest.raises(ValueError, match="one pair alone"):
+        finetune_pairs("nowhere", tmp_path, "translation", [Pair("red", "rot")])
+    batches = Batches([[1] * 50] * 4, [[1] * 50] * 4, 64, 0, 0)
+    assert [len(batches.batch(i).labels) for i in range(len(batches))] == [1] * 4
+
+
+def test_the_encoder_of_a_deberta_d_takes_any_head(tokenizer, tmp_path):
+    whole = fresh(tokenizer)
+    whole.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    model = load_model(tmp_path, "single-label", ("no", "yes"))
+    assert type(model).__name__ == "DebertaForSequenceClassification"
+    assert model.config.id2label == {0: "no", 1: "yes"}
+    ids = tokenizer("red cat", return_tensors="pt")["input_ids"]
+    ours, theirs = model.eval().deberta(ids), whole.eval().encoder(ids)
+    assert torch.equal(ours.last_hidden_state, theirs.last_hidden_state)
+    assert load_tokenizer_of(tmp_path)("red cat")["input_ids"] == ids[0].tolist()

@@ -127,6 +127,20 @@ def test_a_prefix_is_seen_from_both_sides_and_ends_where_it_ends():
     assert reached(5) == [list(range(5, 12)), list(range(5, 12))]
 
 
+def test_what_the_prefix_shows_is_not_asked():
+    """With a prefix of n tokens the loss is that of the tokens from n on, with padding and in training too."""
+    model = writer(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    lengths = torch.tensor([4, 7, 0])
+    ids, mask = padded(text(3, 12), [12, 9, 12], "left")
+    for training in (False, True):
+        model.train(training)
+        found = model(ids, attention_mask=mask, labels=ids, prefix_lengths=lengths).loss
+        logits = model.eval()(ids, attention_mask=mask, prefix_lengths=lengths).logits.log_softmax(-1)
+        first = [4, 3 + 7, 1]  # columns of the first token that is asked
+        asked = [(b, t) for b in range(3) for t in range(first[b], 12)]
+        torch.testing.assert_close(found, -torch.stack([logits[b, t - 1, ids[b, t]] for b, t in asked]).mean())
+
+
 def test_a_prefix_in_pieces_is_refused():
     model = writer()
     with pytest.raises(ValueError, match="in one piece"):

@@ -43,6 +43,15 @@ def test_prompts_alone_and_together_give_the_same(folders):
         assert not any("[" in text for text in together)  # no special token is written, nor a row without a piece
 
 
+def test_a_model_with_absolute_positions_stops_at_the_last(folders):
+    tokenizer = load_tokenizer(folders[0])
+    model = writer("absolute", vocab_size=330, max_position_embeddings=16, position_buckets=8)
+    short, long = "the cat", "every child forgets the long road " * 5
+    assert write(model, tokenizer, [short], max_new_tokens=100, min_new_tokens=5)[0]
+    with pytest.raises(ValueError, match="fills all 16 positions"):
+        write(model, tokenizer, [long], max_new_tokens=100)
+
+
 def test_the_prompt_is_read_both_ways_in_prefix_mode(folders):
     model, tokenizer = load_writer(folders[0]), load_tokenizer(folders[0])
     prompts = ["every child forgets the long road", "the cat sees a boat", "my old friend", "in winter the king"]
@@ -62,6 +71,7 @@ def test_the_command_streams_one_prompt_and_writes_files(folders, tmp_path):
     assert found.exit_code == 0, found.exception
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == expected
     found = run("generate", "the cat", "--model", folders[0], "--max-new-tokens", "6")
+    assert not (tmp_path / "out.txt.part").exists()
     written = write(model, tokenizer, ["the cat"], max_new_tokens=6)[0]
     assert "".join(found.stdout.split()) == "".join(f"the cat {written}".split())
     again = [run("generate", "the cat", "--model", folders[0], "--sample", "--seed", seed).stdout for seed in (1, 1, 2)]
@@ -76,7 +86,8 @@ def test_perplexity_and_mistakes(folders, tmp_path):
     for mistake, said in (
         (("--model", folders[0]), "give a prompt, or a file of prompts with --file"),
         (("--model", folders[0], "--file", tmp_path / "text.txt"), "--file and --out go together"),
+        (("--model", "/nowhere", "--file", tmp_path / "text.txt", "--out", tmp_path / "no/out.txt"), "no/out.txt.part"),
     ):
         found = run("generate", *mistake)
-        assert isinstance(found.exception, ValueError)
+        assert isinstance(found.exception, (ValueError, OSError))
         assert said in str(found.exception)

@@ -1,7 +1,9 @@
 """Verbs that train, and that measure what was trained."""
 
+import inspect
+from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -11,6 +13,13 @@ tokenizers = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your o
 app.add_typer(tokenizers, name="tokenizer")
 recipe_list = typer.Typer(help="List the recipes of pretraining, or show one.")
 app.add_typer(recipe_list, name="recipes")
+
+
+# Options of finetune by the tasks they are for: pairs of texts, or these and all others.
+PAIR_TASKS = ("translation", "summarisation")
+PAIRS_ONLY = {"source", "target", "dev_source", "dev_target", "minutes", "max_target", "decoder_layers"}
+ALL_TASKS = {"model", "out", "task", "train", "dev", "text", "label", "epochs", "lr", "weight_decay"}
+ALL_TASKS |= {"max_length", "evaluate_every", "seed", "resume"}
 
 
 @tokenizers.command("train")
@@ -91,7 +100,11 @@ def finetune(
     dev: Annotated[Path | None, typer.Option(help="File to choose by; a tenth of --train if not given.")] = None,
     source: Annotated[Path | None, typer.Option(help="--task translation, summarisation: texts, one a line.")] = None,
     target: Annotated[Path | None, typer.Option(help="What they should become, one a line.")] = None,
+    dev_source: Annotated[Path | None, typer.Option(help="Parallel files in place of --dev.")] = None,
+    dev_target: Annotated[Path | None, typer.Option(help="The other one.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Train on them for this long instead of --epochs.")] = None,
+    max_target: Annotated[int | None, typer.Option(help="Tokens of a target; 128.")] = None,
+    decoder_layers: Annotated[int | None, typer.Option(help="Of a decoder that is grown; the encoder's.")] = None,
     text: Annotated[str | None, typer.Option(help="Column of the text.")] = None,
     pair: Annotated[str | None, typer.Option(help="Column of a second text.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of the label, labels or score.")] = None,
@@ -121,17 +134,37 @@ def finetune(
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
 ) -> None:
     """Fine-tune a model on a benchmark or on your own files; what is not given is the task's recipe."""
-    others = ("model", "out", "seeds", "option", "source", "target", "minutes")
-    settings = {name: value for name, value in locals().items() if name not in (*others, "others")}
+    settings = dict(locals())
     quiet()
-    if task in ("translation", "summarisation"):
-        from debertakit.finetuning.seq2seq import run_pairs
+    if task in PAIR_TASKS:
+        from debertakit.finetuning.seq2seq import Files, run_pairs
 
-        given = {"epochs": epochs, "minutes": minutes, "lr": lr, "seed": seed, "resume": resume}
-        return run_pairs(model, out, task, (source, target), train, dev, (text, label), **given)
+        _refuse(finetune, settings, settings.keys() - ALL_TASKS - PAIRS_ONLY, f"--task {task}")
+        columns = (text or "source", label or "target")
+        held_out = (dev_source, dev_target, dev)
+        return run_pairs(
+            model,
+            out,
+            task,
+            Files(source, target, train, columns),
+            Files(*held_out, columns) if any(held_out) else None,
+            resume=resume,
+            decoder_layers=decoder_layers,
+            **{"epochs": epochs, "minutes": minutes, "lr": lr, "weight_decay": weight_decay, "seed": seed},
+            **{"max_source": max_length, "max_target": max_target, "evaluate_every": evaluate_every},
+        )
     from debertakit.finetuning.command import run_finetune
 
-    run_finetune(model, out, seeds, options=option, **settings)
+    _refuse(finetune, settings, PAIRS_ONLY, "tasks other than translation and summarisation")
+    named = {"model", "out", "seeds", "option", *PAIRS_ONLY}
+    run_finetune(model, out, seeds, options=option, **{n: v for n, v in settings.items() if n not in named})
+
+
+def _refuse(command: Callable, given: dict[str, Any], names: Collection[str], where: str) -> None:
+    """Options with another value than their default, where they would be ignored."""
+    for name, parameter in inspect.signature(command).parameters.items():
+        if name in names and given[name] != parameter.default:
+            raise ValueError(f"--{name.replace('_', '-')} is not an option of {where}")
 
 
 @app.command()
@@ -146,6 +179,8 @@ def evaluate(
     label: Annotated[str | None, typer.Option(help="Column of the label, labels or score.")] = None,
     separator: Annotated[str | None, typer.Option(help="What stands between several labels of one text.")] = None,
     option: Annotated[list[str] | None, typer.Option(help="Column of an option to choose; may be repeated.")] = None,
+    source: Annotated[Path | None, typer.Option(help="--task translation, summarisation: texts, one a line.")] = None,
+    target: Annotated[Path | None, typer.Option(help="What they should become, one a line.")] = None,
     split: Annotated[str, typer.Option(help="dev, test, dev-mismatched, ...")] = "dev",
     predict_test: Annotated[bool, typer.Option("--predict-test", help="Write the leaderboard's files.")] = False,
     resamples: Annotated[int, typer.Option(min=100, help="With --compare: draws of each test.")] = 1000,
@@ -164,6 +199,13 @@ def evaluate(
         from debertakit.generation.command import run_perplexity
 
         return run_perplexity(models[0], perplexity, window, stride)
+    if task in PAIR_TASKS and not compare:
+        from debertakit.finetuning.seq2seq import Files, run_evaluate_pairs
+
+        files = Files(source, target, file, (text or "source", label or "target"))
+        return run_evaluate_pairs(models[0], task, files, out)
+    if source is not None or target is not None:
+        raise ValueError("--source and --target go with --task translation or summarisation")
     from debertakit.finetuning import command
 
     if compare:

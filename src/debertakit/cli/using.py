@@ -104,6 +104,7 @@ def generate(
         raise ValueError("--file and --out go together: prompts in, texts out")
     from transformers import set_seed
 
+    from debertakit.finetuning.pairs import lines_of
     from debertakit.generation.command import load_writer, write, write_all
     from debertakit.text.tokenizers import load_tokenizer
 
@@ -113,17 +114,21 @@ def generate(
     settings |= {"do_sample": sample, "prefix_mode": prefix_mode}
     if sample:
         settings |= {"temperature": temperature, "top_k": top_k, "top_p": top_p}
-    network, tokenizer = load_writer(model), load_tokenizer(model)
     if file is not None and out is not None:
-        prompts = file.read_text(encoding="utf-8").splitlines()
+        prompts = lines_of(file)
+        aside = out.with_name(out.name + ".part")
+        aside.touch()  # a folder that is not there is told before the work
+        network, tokenizer = load_writer(model), load_tokenizer(model)
         tell = lambda done: print(f"{done} of {len(prompts)}", end="\r", file=sys.stderr, flush=True)  # noqa: E731
         texts = write_all(network, tokenizer, prompts, batch, tell, **settings)
-        out.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
+        aside.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")
+        aside.replace(out)
         return
     assert prompt is not None
+    network, tokenizer = load_writer(model), load_tokenizer(model)
     texts = write(network, tokenizer, [prompt], stream=beams == 1, **settings)
     if beams > 1:
-        print(texts[0])
+        print(texts[0] if network.config.is_encoder_decoder else f"{prompt} {texts[0]}")
 
 
 @app.command()

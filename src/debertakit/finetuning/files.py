@@ -104,7 +104,7 @@ def read_table(
     """Texts of a table. ``seen``: the training examples, which fix the kind and the labels of the other files;
     ``labelled`` False: a file that may be without labels."""
     problems = Problems(path)
-    rows = list(_rows(path, problems, [name for name in (text, pair, label) if name]))
+    rows = list(table_rows(path, problems, [name for name in (text, pair, label) if name]))
     columns = Columns(
         (text.casefold(),), (pair.casefold(),) if pair else (), (label.casefold(),) if label else (), id=("id",)
     )
@@ -130,7 +130,7 @@ def read_choices(
 ) -> list[Choice]:
     """``options``: their columns, or the one column that holds a list of them."""
     problems = Problems(path)
-    rows = _rows(path, problems, [name for name in (text, pair, label, *options) if name])
+    rows = table_rows(path, problems, [name for name in (text, pair, label, *options) if name])
     examples = choices(rows, problems, text, pair, options, label, labelled=labelled)
     problems.finish(len(examples))
     return examples
@@ -162,7 +162,7 @@ def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -
             file.write(json.dumps({"id": example.id, "prediction": prediction}, ensure_ascii=False) + "\n")
 
 
-def _rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[Row]:
+def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[Row]:
     """Columns given as numbers, from 1: the table has no header."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")

@@ -12,6 +12,7 @@ from torch import nn
 
 from debertakit.config import MODEL_TYPES, DebertaConfig
 from debertakit.finetuning.examples import Kind
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
 from debertakit.text.tokenizers import load_tokenizer
 
 HEADS: dict[Kind, str] = {
@@ -31,6 +32,7 @@ LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 
 
 def load_config(path: str | Path) -> Any:
+    """Of a DeBERTa-D, its encoder's."""
     from transformers import AutoConfig
 
     folder = Path(path)
@@ -40,6 +42,8 @@ def load_config(path: str | Path) -> Any:
         config = AutoConfig.from_pretrained(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"{path} is no model folder, and no hub model within reach: {_first_line(error)}") from None
+    if isinstance(config, DebertaSeq2SeqConfig):
+        return config.encoder
     return DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
 
 
@@ -73,11 +77,21 @@ def load_model(path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_d
         from debertakit import heads
 
         cls = getattr(heads, f"DebertaFor{HEADS[kind]}")
+        if is_seq2seq(path):
+            return _encoder_of(path, cls, config, fields)
     else:
         import transformers
 
         cls = getattr(transformers, f"AutoModelFor{HEADS[kind]}")
     return cls.from_pretrained(path, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
+
+
+def _encoder_of(path: str | Path, cls: type, config: DebertaConfig, fields: dict[str, Any]) -> Any:
+    """The encoder of a DeBERTa-D under a new head."""
+    whole = DebertaForSeq2SeqLM.from_pretrained(path, dtype=torch.float32)
+    model = cls(DebertaConfig.from_dict(config.to_dict(), **fields))
+    model.deberta.load_state_dict(whole.encoder.state_dict())
+    return model
 
 
 def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:

@@ -11,7 +11,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,14 +21,14 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from debertakit.generation.command import is_seq2seq, write_all
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+from debertakit.finetuning.pairs import FIELDS, Pair, read_pairs
+from debertakit.finetuning.text_scores import check, text_scores
+from debertakit.generation.command import load_writer, write_all
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.heads import IGNORED
 from debertakit.pretraining.log import Log
 from debertakit.pretraining.optim import Optimizer, clip_gradients, learning_rate, make_optimizer
 from debertakit.text.tokenizers import load_tokenizer
-
-METRICS = ("bleu", "rouge")
 
 
 @dataclass(frozen=True)
@@ -39,8 +39,9 @@ class Settings:
     step_tokens: int = 4096
     """Source and target tokens of a step."""
     optimizer: Optimizer = field(
-        default_factory=lambda: Optimizer(lr=1e-3, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
+        default_factory=lambda: Optimizer(lr=3e-4, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
     )
+    """Its warm-up is a tenth of the steps if that is less."""
     label_smoothing: float = 0.1
     max_source: int = 128
     max_target: int = 128
@@ -51,35 +52,11 @@ class Settings:
     evaluate_every: int = 1000
     checkpoint_every: int = 500
 
-
-class Pair(NamedTuple):
-    source: str
-    target: str
-
-
-def read_pairs(source: Path, target: Path | None = None, fields: tuple[str, str] = ("source", "target")) -> list[Pair]:
-    """Two parallel text files, or one file of JSON lines with these fields; pairs with an empty side are left out."""
-    lines = source.read_text(encoding="utf-8").splitlines()
-    if target is not None:
-        others = target.read_text(encoding="utf-8").splitlines()
-        if len(lines) != len(others):
-            raise ValueError(f"{source} has {len(lines):,} lines and {target} {len(others):,}: they are not parallel")
-        pairs = [Pair(*pair) for pair in zip(lines, others, strict=True)]
-    else:
-        pairs = [_from_json(source, number, line, fields) for number, line in enumerate(lines, 1) if line.strip()]
-    pairs = [Pair(*(" ".join(side.split()) for side in pair)) for pair in pairs]
-    kept = [pair for pair in pairs if pair.source and pair.target]
-    if not kept:
-        raise ValueError(f"{source} holds no pairs of texts")
-    return kept
-
-
-def _from_json(path: Path, number: int, line: str, fields: tuple[str, str]) -> Pair:
-    try:
-        row = json.loads(line)
-        return Pair(str(row[fields[0]]), str(row[fields[1]]))
-    except (ValueError, KeyError, TypeError):
-        raise ValueError(f"{path}, line {number}: not a JSON object with {fields[0]!r} and {fields[1]!r}") from None
+    def __post_init__(self) -> None:
+        for name in ("epochs", "minutes", "step_tokens", "max_source", "max_target", "beams", "evaluate_every"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise ValueError(f"{name}={value}: above 0")
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
@@ -115,7 +92,8 @@ class Batches:
         sizes = np.array([len(s) + len(t) for s, t in zip(self.sources, self.labels, strict=True)])
         self._sizes = sizes
         ends = np.cumsum(np.sort(sizes))
-        self._cuts = np.searchsorted(ends, np.arange(self.step_tokens, ends[-1], self.step_tokens), side="right")
+        cuts = np.searchsorted(ends, np.arange(self.step_tokens, ends[-1], self.step_tokens), side="right")
+        self._cuts = np.setdiff1d(cuts, [0])  # a pair past the budget is a step of its own
         self._order: tuple[int, list[np.ndarray]] | None = None
 
     def __len__(self) -> int:
@@ -147,6 +125,7 @@ class Batches:
 
 def labelled_logits(model: Any, batch: Batch) -> Tensor:
     """[labelled tokens, vocabulary]"""
+    batch = Batch(*(tensor.to(model.device) for tensor in batch))
     decoder_ids = model.prepare_decoder_input_ids_from_labels(batch.labels)
     wanted = batch.labels != IGNORED
     logits = model(
@@ -173,14 +152,17 @@ def train(
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists() and not resume:
         raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
+    _keep_settings(out / "settings.json", settings, checkpoint.exists())
+    model.to("cuda" if torch.cuda.is_available() else "cpu")
     torch.manual_seed(settings.seed)
     batches, held_out = (Batches.of(half, tokenizer, settings) for half in (pairs, dev))
     optimizer = make_optimizer(model, settings.optimizer)
     step, before = _load(checkpoint, model, optimizer) if checkpoint.exists() else (0, 0.0)
     total: float
     total, unit = max(1, round(settings.epochs * len(batches))), "steps"
+    rates = replace(settings.optimizer, warmup_steps=min(settings.optimizer.warmup_steps, -(-total // 10)))
     if settings.minutes is not None:
-        total, unit = 60 * settings.minutes, "seconds"
+        total, unit, rates = 60 * settings.minutes, "seconds", settings.optimizer
     log = Log(out, "none", total, unit, step)
     began, elapsed = time.monotonic(), before
     losses: list[float] = []
@@ -190,12 +172,12 @@ def train(
     try:
         while (done := elapsed if settings.minutes is not None else step) < total:
             model.train()
-            rate = learning_rate(settings.optimizer, step, done / total)
+            rate = learning_rate(rates, step, done / total)
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch = batches.batch(step)
             logits = labelled_logits(model, batch)
-            targets = batch.labels[batch.labels != IGNORED]
+            targets = batch.labels[batch.labels != IGNORED].to(logits.device)
             loss = F.cross_entropy(logits.float(), targets, label_smoothing=settings.label_smoothing)
             loss.backward()
             clip_gradients(model, settings.optimizer.clip)
@@ -210,8 +192,9 @@ def train(
             last = done >= total
             if step % settings.log_every == 0 or last:
                 now = time.monotonic()
-                rates = {"tokens_per_second": (tokens - mark[1]) / (now - mark[0]), "lr": rate}
-                log.write("train", step, loss=sum(losses) / len(losses), **rates, elapsed=elapsed)
+                speed = (tokens - mark[1]) / (now - mark[0])
+                loss_so_far = sum(losses) / len(losses)
+                log.write("train", step, loss=loss_so_far, tokens_per_second=speed, lr=rate, elapsed=elapsed)
                 losses, mark = [], (now, tokens)
             if step % settings.evaluate_every == 0 or last:
                 figures = evaluate_loss(model, held_out)
@@ -222,7 +205,6 @@ def train(
         log.close()
     model.eval().save_pretrained(out)
     tokenizer.save_pretrained(out)
-    (out / "settings.json").write_text(json.dumps(asdict(settings), indent=1), encoding="utf-8")
     return {**figures, "steps": step, "minutes": elapsed / 60}
 
 
@@ -233,10 +215,28 @@ def evaluate_loss(model: Any, batches: Batches) -> dict[str, float]:
     total, count = 0.0, 0
     for step in range(len(batches)):
         batch = batches.batch(step)
-        targets = batch.labels[batch.labels != IGNORED]
-        total += F.cross_entropy(labelled_logits(model, batch).float(), targets, reduction="sum").item()
+        logits = labelled_logits(model, batch).float()
+        targets = batch.labels[batch.labels != IGNORED].to(logits.device)
+        total += F.cross_entropy(logits, targets, reduction="sum").item()
         count += len(targets)
     return {"loss": total / count, "perplexity": math.exp(min(total / count, 50))}
+
+
+def _keep_settings(path: Path, settings: Settings, resumed: bool) -> None:
+    """Written at the start; a run goes on under the settings that it began with."""
+    now = json.loads(json.dumps(asdict(settings)))
+    if resumed and path.is_file():
+        before = json.loads(path.read_text(encoding="utf-8"))
+        changed = [f"{name} was {before.get(name)}" for name, value in now.items() if before.get(name) != value]
+        if changed:
+            raise ValueError(f"{path.parent} was begun with other settings: {'; '.join(changed)}")
+    _write(path, json.dumps(now, indent=1))
+
+
+def _write(path: Path, text: str) -> None:
+    aside = path.with_name(path.name + ".part")
+    aside.write_text(text, encoding="utf-8")
+    aside.replace(path)
 
 
 def _save(path: Path, model: Any, optimizer: Any, step: int, elapsed: float) -> None:
@@ -248,8 +248,11 @@ def _save(path: Path, model: Any, optimizer: Any, step: int, elapsed: float) -> 
 
 def _load(path: Path, model: Any, optimizer: Any) -> tuple[int, float]:
     state = torch.load(path, weights_only=True)
-    model.load_state_dict(state["model"])
-    optimizer.load_state_dict(state["optimizer"])
+    try:
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+    except (RuntimeError, ValueError):
+        raise ValueError(f"{path} is the checkpoint of a model of another shape") from None
     torch.set_rng_state(state["random"])
     return state["step"], state["elapsed"]
 
@@ -269,8 +272,7 @@ def evaluate(
     model: Any, tokenizer: Any, pairs: Sequence[Pair], settings: Settings, metric: str, batch: int = 32
 ) -> Scores:
     """Write a text for each source and score it: ``bleu`` (sacreBLEU and chrF) or ``rouge`` (1, 2, L)."""
-    if metric not in METRICS:
-        raise ValueError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
+    check(metric)
     texts = write_all(
         model,
         tokenizer,
@@ -280,34 +282,8 @@ def evaluate(
         max_new_tokens=settings.max_target,
         num_beams=settings.beams,
     )
-    figures, signatures = (translation_scores if metric == "bleu" else summary_scores)(
-        texts, [pair.target for pair in pairs]
-    )
+    figures, signatures = text_scores(metric, texts, [pair.target for pair in pairs])
     return Scores(figures, signatures, texts)
-
-
-def translation_scores(texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    try:
-        from sacrebleu.metrics import BLEU, CHRF
-    except ImportError:
-        raise ImportError("BLEU needs a package: pip install debertakit[generate]") from None
-    figures, signatures = {}, {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF())):
-        figures[name] = metric.corpus_score(texts, [references]).score
-        signatures[name] = str(metric.get_signature())
-    return figures, signatures
-
-
-def summary_scores(texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """Mean F1 of ROUGE-1, -2 and -L, times 100, words stemmed."""
-    try:
-        from rouge_score.rouge_scorer import RougeScorer
-    except ImportError:
-        raise ImportError("ROUGE needs a package: pip install debertakit[generate]") from None
-    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], use_stemmer=True)
-    rows = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
-    figures = {name: 100 * sum(row[name].fmeasure for row in rows) / len(rows) for name in rows[0]}
-    return figures, {}
 
 
 # ------------------------------------------------------------------------------------------------------------ the task
@@ -330,50 +306,99 @@ def finetune_pairs(
 
     The model, its log, results.json and written.txt, a line for each pair of the dev set, are left in ``out``.
     """
-    if task not in TASKS:
-        raise ValueError(f"unknown task {task!r}; choose from {', '.join(TASKS)}")
+    metric = metric_of(task)
+    check(metric)
     settings = settings or Settings()
     if dev is None:
+        if len(pairs) < 2:
+            raise ValueError("one pair alone cannot be trained on and held out: give more, or a dev set")
         held_out = max(1, len(pairs) // 10)
         order = np.random.default_rng(settings.seed).permutation(len(pairs))
         pairs, dev = ([pairs[i] for i in half] for half in (order[held_out:], order[:held_out]))
+    torch.manual_seed(settings.seed)  # of what a grown decoder has to begin with at random
     tokenizer = load_tokenizer(model)
-    figures = train(load(model, decoder_layers), tokenizer, pairs, dev, settings, out, resume=resume)
-    scores = evaluate(DebertaForSeq2SeqLM.from_pretrained(out).eval(), tokenizer, dev, settings, TASKS[task])
+    figures = train(load(model, tokenizer, decoder_layers), tokenizer, pairs, dev, settings, out, resume=resume)
+    scores = evaluate(load_writer(out), tokenizer, dev, settings, metric)
     results = {"training": figures, "dev": scores.figures, "signatures": scores.signatures}
-    (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
-    (out / "written.txt").write_text("".join(f"{text}\n" for text in scores.texts), encoding="utf-8")
+    _write(out / "written.txt", "".join(f"{text}\n" for text in scores.texts))
+    _write(out / "results.json", json.dumps(results, indent=1))
     return scores
+
+
+def metric_of(task: str) -> str:
+    if task not in TASKS:
+        raise ValueError(f"unknown task {task!r}; choose from {', '.join(TASKS)}")
+    return TASKS[task]
+
+
+def load(model: str | Path, tokenizer: Any, decoder_layers: int | None = None) -> DebertaForSeq2SeqLM:
+    """A DeBERTa-D as it is; any other DeBERTa grows a decoder, which begins and ends with the tokenizer's tokens."""
+    if is_seq2seq(model):
+        return DebertaForSeq2SeqLM.from_pretrained(model, dtype=torch.float32)
+    return DebertaForSeq2SeqLM.from_encoder(model, decoder_layers, tokenizer)
+
+
+# --------------------------------------------------------------------------------------------------------- the command
+
+
+@dataclass(frozen=True)
+class Files:
+    """Where pairs are: in two parallel files, or in two columns of a table."""
+
+    source: Path | None = None
+    target: Path | None = None
+    table: Path | None = None
+    fields: tuple[str, str] = FIELDS
+
+    def read(self, hint: str) -> list[Pair]:
+        if (self.source is None) == (self.table is None) or (self.source is None) != (self.target is None):
+            raise ValueError(hint)
+        first = self.table if self.source is None else self.source
+        assert first is not None
+        return read_pairs(first, self.target, self.fields)
 
 
 def run_pairs(
     model: str,
     out: Path,
     task: str,
-    files: tuple[Path | None, Path | None],
-    train: Path | None,
-    dev: Path | None,
-    fields: tuple[str | None, str | None],
+    train: Files,
+    dev: Files | None,
+    *,
+    resume: bool,
+    decoder_layers: int | None = None,
     **changes: Any,
 ) -> None:
-    """``deberta finetune --task translation``: two parallel files, or tables of JSON lines; prints the scores."""
-    source, target = files
-    names = (fields[0] or "source", fields[1] or "target")
-    if (source is None) == (train is None) or (source is None) != (target is None):
-        raise ValueError(f"--task {task} needs --source and --target, or --train with JSON lines (--text, --label)")
-    pairs = read_pairs(source or train, target, names)  # type: ignore[arg-type]  # one of them is there
-    resume = changes.pop("resume")
-    optimizer = Optimizer(lr=changes.pop("lr") or 3e-4, beta2=0.98, warmup_steps=400)
-    settings = Settings(optimizer=optimizer, **{name: value for name, value in changes.items() if value is not None})
-    held_out = None if dev is None else read_pairs(dev, fields=names)
-    scores = finetune_pairs(model, out, task, pairs, held_out, settings, resume=resume)
-    print(f"{out}: " + ", ".join(f"{name} {value:.2f}" for name, value in scores.figures.items()) + " on the dev set")
+    """``deberta finetune --task translation``: prints the scores on the dev set."""
+    check(metric_of(task))
+    pairs = train.read(f"--task {task} needs --source and --target, or --train with the columns --text and --label")
+    held_out = None if dev is None else dev.read("--dev-source and --dev-target go together, in place of --dev")
+    settings = Settings()
+    rates = {name: changes.pop(name) for name in ("lr", "weight_decay") if changes.get(name) is not None}
+    given = {name: value for name, value in changes.items() if value is not None and name not in ("lr", "weight_decay")}
+    settings = replace(settings, optimizer=replace(settings.optimizer, **rates), **given)
+    scores = finetune_pairs(model, out, task, pairs, held_out, settings, decoder_layers=decoder_layers, resume=resume)
+    _tell(f"{out}: ", scores, " on the dev set")
+
+
+def run_evaluate_pairs(model: Path, task: str, files: Files, out: Path | None) -> None:
+    """``deberta evaluate --task translation``: scores of a DeBERTa-D on pairs; ``out`` takes its texts."""
+    metric = metric_of(task)
+    check(metric)
+    pairs = files.read(f"--task {task} needs --source and --target, or --file with the columns --text and --label")
+    if not is_seq2seq(model):
+        raise ValueError(f"{model} is no DeBERTa-D; deberta finetune --task {task} makes one of it")
+    kept = Path(model) / "settings.json"
+    known = json.loads(kept.read_text(encoding="utf-8")) if kept.is_file() else {}
+    lengths = {name: known[name] for name in ("max_source", "max_target", "beams") if name in known}
+    scores = evaluate(load_writer(model), load_tokenizer(model), pairs, Settings(**lengths), metric)
+    _tell("", scores, f" on {len(pairs):,} pairs")
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        _write(out / "written.txt", "".join(f"{text}\n" for text in scores.texts))
+
+
+def _tell(before: str, scores: Scores, behind: str) -> None:
+    print(before + ", ".join(f"{name} {value:.2f}" for name, value in scores.figures.items()) + behind)
     for name, signature in scores.signatures.items():
         print(f"{name}: {signature}")
-
-
-def load(model: str | Path, decoder_layers: int | None = None) -> DebertaForSeq2SeqLM:
-    """A DeBERTa-D as it is; any other DeBERTa grows a decoder."""
-    if is_seq2seq(model):
-        return DebertaForSeq2SeqLM.from_pretrained(model, dtype=torch.float32)
-    return DebertaForSeq2SeqLM.from_encoder(model, decoder_layers)

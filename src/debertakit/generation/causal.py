@@ -86,6 +86,9 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
             if attention_mask is not None:
                 real = attention_mask[:, past:].bool()[:, -logits_to_keep:].flatten()
                 targets = targets.masked_fill(~real, IGNORED)
+            if prefix_lengths is not None:  # what stands in the prefix was seen by the row before it
+                seen = chunk.packed.positions[cells] + 1 < prefix_lengths[:, None]
+                targets = targets.masked_fill(seen.flatten(), IGNORED)
             if self.training:
                 wanted = (targets != IGNORED).nonzero().squeeze(-1)
                 cells, targets = cells.flatten()[wanted], targets[wanted]

@@ -1,30 +1,25 @@
 """Prompts in, texts out: what ``deberta generate`` does, on transformers' ``generate()``."""
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TextStreamer
+from transformers import AutoModelForCausalLM, PreTrainedConfig, TextStreamer
 
 from debertakit.checkpoints import load_whole
 from debertakit.generation.causal import DebertaForCausalLM
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.text.tokenizers import load_tokenizer
-
-
-def is_seq2seq(name: str | Path) -> bool:
-    """Whether the config in this folder is a DeBERTa-D's."""
-    file = Path(name) / "config.json"
-    return file.is_file() and json.loads(file.read_text(encoding="utf-8")).get("model_type") == "deberta-d"
 
 
 def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
     """DeBERTa-D where the config says so, else the autoregressive model; a folder or a hub name."""
     if is_seq2seq(name):
-        return DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
-    return load_whole(DebertaForCausalLM, name)
+        model = DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
+    else:
+        model = load_whole(DebertaForCausalLM, name)
+    return model.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def write(
@@ -52,6 +47,11 @@ def write(
             raise ValueError("only one prompt without beams can be printed while it is written")
         shown = not model.config.is_encoder_decoder
         settings["streamer"] = TextStreamer(tokenizer, skip_prompt=not shown, skip_special_tokens=True)
+    if not model.config.is_encoder_decoder and model.config.position_biased_input:
+        room = model.config.max_position_embeddings - inputs["input_ids"].shape[1]
+        if room < 1:
+            raise ValueError(f"the prompt fills all {model.config.max_position_embeddings} positions of the model")
+        settings["max_new_tokens"] = min(settings.get("max_new_tokens", room), room)
     output = model.generate(
         **inputs,
         pad_token_id=tokenizer.pad_token_id,
@@ -105,7 +105,12 @@ def write_all(
 def run_perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
     from debertakit.generation.perplexity import perplexity
 
-    found = perplexity(load_whole(DebertaForCausalLM, model), load_tokenizer(model), file, window, stride)
+    kind = PreTrainedConfig.get_config_dict(model)[0].get("model_type")
+    if kind == "gpt2":
+        network = AutoModelForCausalLM.from_pretrained(model).eval()
+    else:
+        network = load_whole(DebertaForCausalLM, model)
+    found = perplexity(network, load_tokenizer(model), file, window, stride)
     print(
         f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
         f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"

@@ -48,7 +48,7 @@ def perplexity(
     model.eval()
     nll = sum(float(_score(model, block, scored)) for block, scored in _blocks(_framed(ids, tokenizer), window, stride))
     return Perplexity(
-        per_token=math.exp(nll / len(ids)),
+        per_token=math.exp(min(nll / len(ids), 700)),
         per_word=math.exp(min(nll / max(len(text.split()), 1), 700)),
         bits_per_byte=nll / (math.log(2) * len(text.encode())),
         tokens=len(ids),

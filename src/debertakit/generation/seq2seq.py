@@ -19,6 +19,7 @@ DeBERTa checkpoint: its layers from the encoder's, cross-attention from self-att
 """
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -109,6 +110,20 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
         return DebertaConfig(**{**self.encoder.to_dict(), "pos_att_type": []})
 
 
+def is_seq2seq(name: str | Path) -> bool:
+    """Whether this folder or hub name is a DeBERTa-D."""
+    if Path(name).exists() and not (Path(name) / "config.json").is_file():
+        return False
+    return PreTrainedConfig.get_config_dict(name)[0].get("model_type") == DebertaSeq2SeqConfig.model_type
+
+
+def special_ids(tokenizer: Any) -> dict[str, int]:
+    """The ids that a config needs for texts [CLS] ... [SEP]."""
+    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
+    ids = {"bos_token_id": begin, "decoder_start_token_id": begin, "eos_token_id": end}
+    return ids | {"pad_token_id": tokenizer.pad_token_id}
+
+
 class DebertaDecoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: DebertaSeq2SeqConfig):
         super().__init__()
@@ -184,16 +199,20 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
                 init.zeros_(bias)
 
     @classmethod
-    def from_encoder(cls, path: Any, decoder_layers: int | None = None, **kwargs: Any) -> "DebertaForSeq2SeqLM":
+    def from_encoder(
+        cls, path: Any, decoder_layers: int | None = None, tokenizer: Any = None, **kwargs: Any
+    ) -> "DebertaForSeq2SeqLM":
         """Grow a decoder out of a DeBERTa checkpoint: a folder, a file or a hub name, as ``from_pretrained`` takes.
 
         Decoder layer i of D is a copy of encoder layer ceil((i + 1) N / D) - 1 of N, evenly spread and ending with
         the last; its cross-attention is a copy of the same layer's self-attention. The relative table and, where the
-        file has them, the absolute positions and the head of the language model come along.
+        file has them, the absolute positions and the head of the language model come along. Texts begin and end with
+        the [CLS] and [SEP] of ``tokenizer``, of released models if it is not given.
         """
         grown = DebertaForMaskedLM.from_pretrained(path, **kwargs)
         encoder = grown.deberta
-        config = DebertaSeq2SeqConfig(encoder=encoder.config, decoder_layers=decoder_layers or 0)
+        special = {} if tokenizer is None else special_ids(tokenizer)
+        config = DebertaSeq2SeqConfig(encoder=encoder.config, decoder_layers=decoder_layers or 0, **special)
         model = cls(config).to(encoder.dtype)
         model.encoder.load_state_dict(encoder.state_dict())
         model.lm_predictions.load_state_dict(grown.lm_predictions.state_dict())

@@ -24,7 +24,7 @@ from transformers.models.auto import CONFIG_MAPPING
 
 from debertakit.config import DebertaConfig
 from debertakit.decoding import decode_masks
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, Source
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, Source, special_ids
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.objectives.base import Backbone, View, ViewName
@@ -272,9 +272,7 @@ def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
         built = DebertaConfig(**fields)
     elif config.family == "deberta-d":
         depth = fields.pop("decoder_layers", 0)
-        special = {"bos_token_id": tokenizer.cls_token_id, "decoder_start_token_id": tokenizer.cls_token_id}
-        special |= {"pad_token_id": tokenizer.pad_token_id, "eos_token_id": tokenizer.sep_token_id}
-        built = DebertaSeq2SeqConfig(encoder=DebertaConfig(**fields), decoder_layers=depth, **special)
+        built = DebertaSeq2SeqConfig(encoder=DebertaConfig(**fields), decoder_layers=depth, **special_ids(tokenizer))
     else:
         if fields["pad_token_id"] is None:
             raise ValueError(f"{config.family} runs on padded batches: the tokenizer needs a pad token")

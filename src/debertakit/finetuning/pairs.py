@@ -1,0 +1,56 @@
+"""Pairs of texts, a source and what it should become: two parallel files, or two columns of a table."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from debertakit.finetuning.files import table_rows
+from debertakit.finetuning.problems import Problems, shorten
+
+FIELDS = ("source", "target")
+
+
+class Pair(NamedTuple):
+    source: str
+    target: str
+
+
+def read_pairs(source: Path, target: Path | None = None, fields: tuple[str, str] = FIELDS) -> list[Pair]:
+    """Two text files, line by line, or these columns of a table (CSV, TSV, JSON lines, JSON, Parquet).
+
+    Runs of white space become a space. Pairs with an empty side are skipped and counted (finetuning/problems.py).
+    """
+    problems = Problems(source)
+    rows = _columns(source, fields, problems) if target is None else _lines(source, target)
+    pairs = []
+    for number, sides in rows:
+        if not all(isinstance(side, str) for side in sides):
+            problems.skip(number, "not a text", shorten(next(side for side in sides if not isinstance(side, str))))
+            continue
+        pair = Pair(*(" ".join(side.split()) for side in sides))
+        if pair.source and pair.target:
+            pairs.append(pair)
+        else:
+            problems.skip(number, "empty text")
+    problems.finish(len(pairs))
+    return pairs
+
+
+def lines_of(path: Path) -> list[str]:
+    """The lines of a text; not cut at the other separators that ``str.splitlines`` knows (U+2028, \\x0c ...)."""
+    return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
+
+
+def _lines(source: Path, target: Path) -> Iterator[tuple[int | str, tuple]]:
+    sides = [lines_of(path) for path in (source, target)]
+    if len(sides[0]) != len(sides[1]):
+        raise ValueError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}: they are not parallel")
+    return enumerate(zip(*sides, strict=True), 1)
+
+
+def _columns(path: Path, fields: tuple[str, str], problems: Problems) -> Iterator[tuple[int | str, tuple]]:
+    for place, row in enumerate(table_rows(path, problems, fields)):
+        missing = [name for name in fields if name not in row.values]
+        if missing and not place:
+            raise ValueError(f"{path}: no column {missing[0]!r}; it has {', '.join(map(repr, row.values))}")
+        yield row.number, tuple(row.values.get(name) for name in fields)

@@ -1,0 +1,63 @@
+"""What written texts are worth beside their references: sacreBLEU and chrF, or ROUGE."""
+
+import re
+from importlib.util import find_spec
+
+METRICS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
+"""And the package that each needs."""
+
+_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
+_WORD = re.compile(f"[{_HAN}]|[^\\W_{_HAN}]+")
+
+
+def check(metric: str) -> None:
+    """Before the work, not after hours of it."""
+    if metric not in METRICS:
+        raise ValueError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
+    if find_spec(METRICS[metric]) is None:
+        raise ImportError(f"{metric} needs {METRICS[metric]}: pip install 'debertakit[generate]'")
+
+
+def text_scores(metric: str, texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """The figures, and what sacreBLEU says about how it counted."""
+    check(metric)
+    return (_bleu if metric == "bleu" else _rouge)(texts, references)
+
+
+def _bleu(texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+    from sacrebleu.metrics import BLEU, CHRF
+
+    figures, signatures = {}, {}
+    for name, metric in (("bleu", BLEU(tokenize="zh" if _is_chinese(references) else "13a")), ("chrf", CHRF())):
+        figures[name] = metric.corpus_score(texts, [references]).score
+        signatures[name] = str(metric.get_signature())
+    return figures, signatures
+
+
+def _rouge(texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
+    """Mean F1 of ROUGE-1, -2 and -L, times 100."""
+    from rouge_score.rouge_scorer import RougeScorer
+
+    scorer = RougeScorer(["rouge1", "rouge2", "rougeL"], tokenizer=Words())
+    rows = [scorer.score(reference, text) for text, reference in zip(texts, references, strict=True)]
+    return {name: 100 * sum(row[name].fmeasure for row in rows) / len(rows) for name in rows[0]}, {}
+
+
+class Words:
+    """rouge-score's own words where the text is ASCII, stemmed; it drops all other letters, this does not: words with
+    them stay whole, and every Chinese character is a word."""
+
+    def __init__(self) -> None:
+        from nltk.stem.porter import PorterStemmer
+
+        self.stemmer = PorterStemmer()
+
+    def tokenize(self, text: str) -> list[str]:
+        words = _WORD.findall(text.lower())
+        return [self.stemmer.stem(word) if len(word) > 3 and word.isascii() else word for word in words]
+
+
+def _is_chinese(texts: list[str]) -> bool:
+    """More Chinese characters than other words."""
+    words = [word for text in texts[:1000] for word in _WORD.findall(text)]
+    return sum(re.match(f"[{_HAN}]", word) is not None for word in words) > len(words) / 2
