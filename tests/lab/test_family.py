@@ -21,7 +21,8 @@ from tests.conftest import randomise
 
 STEPS, SAVED = 200, 197
 RECIPES = [name for name in FAMILY if not name.endswith("-base")]
-AUTOREGRESSIVE = ["tiny-ar", "tiny-ar-ap", "tiny-ar-absolute", "tiny-mt"]
+DEBERTA = ["tiny", "tiny-no-emd", "tiny-ar", "tiny-ar-ap", "tiny-ar-absolute", "tiny-mt", "tiny-d"]
+DETECTORS = ["v3-tiny", "electra-tiny"]
 CLASSES = {
     "bert": "BertForPreTraining",
     "roberta": "RobertaForMaskedLM",
@@ -41,7 +42,7 @@ def shrunk(name: str, *more: str, layers: int = 2) -> Any:
         shape = [f"n_layer={layers}", "n_embd=64", "n_head=2", "n_inner=128", "resid_pdrop=0.1"]
     else:
         shape = [f"num_hidden_layers={layers}", "hidden_size=64", "num_attention_heads=2", "intermediate_size=128"]
-        shape += ["hidden_dropout_prob=0.1"]
+        shape += ["hidden_dropout_prob=0.1", *(["decoder_layers=1"] if config.family == "deberta-d" else [])]
     data = ["data.max_length=32", "data.step_tokens=128", "data.micro_tokens=128", "evaluate_tokens=1024"]
     pace = [f"steps={STEPS}", "optimizer.warmup_steps=10"]
     return override(config, [*(f"model.{field}" for field in shape), *data, *pace, *more])
@@ -66,7 +67,7 @@ class Trained:
 def trained(materials, tmp_path_factory):
     @cache
     def train(name: str) -> Trained:
-        config = shrunk(name, layers=2 if name.startswith(("albert", "v2")) else 1)
+        config = shrunk(name, layers=2 if name.startswith(("albert", "v2", "v3", "electra")) else 1)
         corpus, tokenizer = materials("bpe" if config.data.tokenizer == "bpe" else "wordpiece")
         run = make_run(config, corpus, tokenizer, World())
         before = evaluate(run)
@@ -87,13 +88,20 @@ def trained(materials, tmp_path_factory):
     return train
 
 
-@pytest.mark.parametrize("name", RECIPES + AUTOREGRESSIVE)
+@pytest.mark.parametrize("name", RECIPES + DEBERTA)
 def test_it_learns(trained, name):
     result = trained(name)
     assert result.after["loss"] < result.before["loss"] - MARGIN.get(name, 0.4)
 
 
-@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("name", DETECTORS)
+def test_generator_and_discriminator_learn(trained, name):
+    result = trained(name)
+    assert result.after["mlm_loss"] < result.before["mlm_loss"] - 0.4
+    assert result.after["rtd_loss"] < result.before["rtd_loss"] - 0.15
+
+
+@pytest.mark.parametrize("name", RECIPES + DEBERTA + DETECTORS)
 def test_it_resumes_exactly(trained, name):
     result = trained(name)
     ours, theirs = result.trainee.state_dict(), result.again.trainee.state_dict()

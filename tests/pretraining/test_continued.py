@@ -115,6 +115,16 @@ def test_a_generator_is_grown_from_the_lower_half_and_warmed_up(corpus, tokenize
     assert torch.equal(run.trainee.model.eval()(torch.arange(1, 9)[None]).logits, before)
 
 
+def test_how_long_a_grown_generator_is_warmed_up_has_to_be_said_with_minutes(tokenizer, tmp_path):
+    v3_folder(tmp_path, tokenizer, generator=False)
+    rtd = settings.override(recipe("rtd"), ["minutes=1"])
+    with pytest.raises(ValueError, match=r"--set rtd.warmup_steps=N"):
+        adopt(rtd, str(tmp_path))
+    assert adopt(settings.override(rtd, ["rtd.warmup_steps=7"]), str(tmp_path)).rtd.warmup_steps == 7
+    with pytest.raises(ValueError, match="leave the discriminator nothing"):
+        settings.override(recipe("rtd"), ["steps=10", "rtd.warmup_steps=10"])
+
+
 @pytest.mark.parametrize("sharing", ["es", "nes"])
 def test_other_sharings_go_on_from_the_detectors_table(corpus, tokenizer, tmp_path, sharing):
     detector, generator = v3_folder(tmp_path / "v3", tokenizer)

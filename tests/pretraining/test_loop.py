@@ -13,6 +13,8 @@ from debertakit.pretraining.distributed import World
 from debertakit.pretraining.log import read
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.pretraining.optim import Optimizer, decay_groups, learning_rate
+from debertakit.pretraining.recipes import recipe
+from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.packing import Packing
 from tests.pretraining.material import config, text
@@ -79,6 +81,20 @@ def test_stock_transformers_loads_the_model(corpus, tokenizer, tmp_path):
     ours = DebertaForMaskedLM.from_pretrained(tmp_path).eval()
     theirs = model.eval()(input_ids=inputs["input_ids"], attention_mask=inputs["attention_mask"]).logits
     torch.testing.assert_close(theirs, ours(inputs["input_ids"]).logits, rtol=1e-4, atol=1e-4)
+
+
+def test_a_corpus_too_small_for_pairs_is_refused_before_it_is_trained_on(tokenizer, tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("\n\n".join(f"{'the cat sees the house ' * 20}{n}" for n in range(20)), encoding="utf-8")
+    corpus = prepare(file, tokenizer, tmp_path / "corpus", validation=1)
+    with pytest.raises(ValueError, match=r"needs two documents .* validation has 1 and"):
+        pretrain(config("objectives.nsp=1"), corpus, tokenizer, tmp_path / "out")
+
+
+@pytest.mark.parametrize("change", ["model.hidden_act=foo", "model.num_attention_heads=0"])
+def test_a_model_that_transformers_cannot_make(corpus, tokenizer, tmp_path, change):
+    with pytest.raises(ValueError, match="no model of bert can be made"):
+        pretrain(override(recipe("bert-tiny"), [change]), corpus, tokenizer, tmp_path)
 
 
 def poison(monkeypatch, bad):

@@ -45,6 +45,8 @@ def test_values_are_read_as_their_field():
         ("steps", "field=value"),
         ("masking.rate=2", "between 0 and 1"),
         ("minutes=-1", "above 0"),
+        ("data.micro_tokens=0", "data.micro_tokens=0: at least 1"),
+        ("data.validation=-1", "0 or more"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -83,6 +85,8 @@ def test_the_command_goes_from_text_to_a_model_that_fills_masks(material, tmp_pa
     assert "perplexity" in deberta("pretrain", "tiny", "--corpus", corpus, "--out", out, *options)
     with pytest.raises(ValueError, match="--resume"):
         deberta("pretrain", "tiny", "--corpus", corpus, "--out", out)
+    with pytest.raises(ValueError, match="a run of tiny, not of bert-tiny"):
+        deberta("pretrain", "bert-tiny", "--corpus", corpus, "--out", out, "--resume")
     deberta("pretrain", "tiny", "--corpus", corpus, "--out", out, "--resume", "--set", "steps=6")
     assert load(out / "run.json").steps == 6
     assert len(deberta("fill", "the cat [MASK] the house", "--model", out).splitlines()) == 5
