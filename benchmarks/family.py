@@ -4,8 +4,10 @@
 
 One run after another, each in a process of its own; a run that is there already is not repeated and one that was cut
 off goes on, so the same command finishes what a stopped one began. Each kind of tokenizer (8,192 pieces) and corpus is
-made once. OUT/table.md is written anew after every run. Losses of different objectives, or over different
-vocabularies, do not compare: read a row against its own start, and against rows with the same objective and tokenizer.
+made once. OUT/table.md is written anew after every run; "first" is the check at step 200, behind the warm-up. Figures
+of different objectives, or over different vocabularies, masks or texts (pairs, blocks), do not compare: read a row
+against its own first check, and against rows that differ from it in the model alone. The mlm figures of v3 and ELECTRA
+are their generator's.
 """
 
 import argparse

@@ -2,15 +2,17 @@
 
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model deberta-d --minutes 60
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model marian --minutes 60
-    python benchmarks/translation.py aeslc --data DATA/aeslc --out RUNS --model deberta-d --minutes 60
+    python benchmarks/translation.py aeslc --data DATA/aeslc --out RUNS --model deberta-d --infill 20 --minutes 15
 
-A run that was cut off goes on where its last checkpoint stands. Scores, samples and the time of everything go to
-RUNS/TASK-MODEL/results.json; aeslc also prints the baseline of leading words.
+``--infill``: minutes before that on the sources alone, spans of 30 % of their words behind one [MASK] each and the
+decoder writing the whole. A run that was cut off goes on where its last checkpoint stands. Scores, samples and the time
+of everything go to RUNS/TASK-MODEL/results.json; aeslc also prints the baseline of leading words.
 """
 
 import argparse
 import json
 import platform
+import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -22,7 +24,9 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from transformers.utils import logging
 
 from debertakit.config import DebertaConfig
-from debertakit.finetuning.seq2seq import Pair, Settings, evaluate, read_pairs, summary_scores, train
+from debertakit.finetuning.pairs import Pair, read_pairs
+from debertakit.finetuning.seq2seq import Settings, evaluate, train
+from debertakit.finetuning.text_scores import text_scores
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.pretraining.optim import Optimizer
 from debertakit.text.tokenizers import load_tokenizer
@@ -50,7 +54,7 @@ TASKS = {
     "aeslc": Task(
         lambda data, split: read_pairs(data / f"{split}.jsonl", fields=("body", "subject")),
         "rouge",
-        Settings(step_tokens=4096, optimizer=RATE, max_source=256, max_target=32),
+        Settings(step_tokens=2048, optimizer=RATE, max_source=128, max_target=32),
     ),
 }
 
@@ -92,12 +96,32 @@ def tokenizer_for(folder: Path, pairs: list[Pair]) -> Any:
     return load_tokenizer(folder)
 
 
+def with_holes(texts: list[str], seed: int, longest: int = 80) -> list[Pair]:
+    """Pieces of the texts, of 10 to ``longest`` words, and what is left of them."""
+    draw = random.Random(seed)
+    pairs = []
+    for text in texts:
+        words = text.split()
+        while len(words) >= 10:
+            size = draw.randint(10, longest)
+            piece, words = words[:size], words[size:]
+            left, hidden = list(piece), 0
+            while hidden < 0.3 * len(piece):
+                length = min(1 + int(draw.expovariate(1 / 2)), 6)
+                start = draw.randrange(len(left))
+                hole = left[start : start + length]
+                hidden += len(hole) - hole.count("[MASK]")
+                left[start : start + length] = ["[MASK]"]
+            pairs.append(Pair(" ".join(left), " ".join(piece)))
+    return pairs
+
+
 def leading_words(dev: list[Pair], test: list[Pair]) -> tuple[int, dict[str, float]]:
     """The first n words of the body; n is chosen on the dev set."""
 
     def scores(pairs: list[Pair], n: int) -> dict[str, float]:
         texts = [" ".join(pair.source.split()[:n]) for pair in pairs]
-        return summary_scores(texts, [pair.target for pair in pairs])[0]
+        return text_scores("rouge", texts, [pair.target for pair in pairs])[0]
 
     best = max(range(3, 21), key=lambda n: scores(dev, n)["rouge1"])
     return best, scores(test, best)
@@ -110,6 +134,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--model", choices=MODELS, default="deberta-d")
     parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--infill", type=float, default=0, metavar="MINUTES")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=None)
     parser.add_argument("--seed", type=int, default=0)
@@ -133,6 +158,11 @@ def main() -> None:
     print(f"{options.model}: {parameters / 1e6:.2f} M parameters, {len(pairs):,} pairs, {len(tokenizer):,} pieces")
 
     out = options.out / f"{options.task}-{options.model}"
+    if options.infill:
+        holes = with_holes([pair.source for pair in pairs], options.seed)
+        before = replace(settings, minutes=options.infill, max_target=settings.max_source)
+        print(f"{len(holes):,} texts to fill in")
+        train(model, tokenizer, holes[500:], holes[:500], before, out / "infilled", resume=True)
     figures = train(model, tokenizer, pairs, dev, settings, out, resume=True)
     began = time.monotonic()
     scores = evaluate(model, tokenizer, test, settings, task.metric)
