@@ -167,6 +167,38 @@ def test_bad_files_are_named(tmp_path):
         DebertaModel.from_pretrained(tmp_path)
 
 
+def test_depth_is_the_files_unless_asked_for_and_a_lost_layer_is_told(tmp_path):
+    model = randomise(DebertaModel(small(num_hidden_layers=3)))
+    model.save_pretrained(tmp_path)
+    small(num_hidden_layers=12).save_pretrained(tmp_path)
+    assert DebertaModel.from_pretrained(tmp_path).config.num_hidden_layers == 3
+    assert DebertaModel.from_pretrained(tmp_path, num_hidden_layers=2).config.num_hidden_layers == 2
+    given = DebertaModel.from_pretrained(tmp_path, config=small(), hidden_dropout_prob=0.3)
+    assert given.config.hidden_dropout_prob == 0.3
+    state = {key: value for key, value in model.state_dict().items() if ".layer.1." not in key}
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="2 layers, and layer 1 is not among them"):
+        DebertaModel.from_pretrained(tmp_path)
+
+
+def test_a_revision_is_asked_of_the_hub(monkeypatch):
+    asked = []
+
+    def cached_file(name, file, **options):
+        asked.append(options.get("revision"))
+        raise OSError
+
+    monkeypatch.setattr(transformers.utils, "cached_file", cached_file)
+    with pytest.raises(ValueError, match="within reach"):
+        DebertaModel.from_pretrained("someone/model", revision="v1")
+    assert set(asked) == {"v1"}
+
+
+def test_an_unknown_activation_is_named():
+    with pytest.raises(ValueError, match="unknown activation 'foo'"):
+        DebertaModel(small(hidden_act="foo"))
+
+
 def test_config_of_a_file_with_v2_names_and_v1_type(tmp_path):
     """Microsoft's newer trainer splits v1's fused projections and leaves the config as it was."""
     model = randomise(DebertaModel(small(share_att_key=False, norm_rel_ebd="none", position_buckets=-1)))

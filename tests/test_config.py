@@ -45,6 +45,7 @@ def test_microsofts_spelling_is_read():
         ({"conv_kernel_size": 4}, "conv_kernel_size"),
         ({"model_type": "deberta"}, "v1"),
         ({"position_buckets": 2}, "position_buckets"),
+        ({"hidden_size": "768"}, "hidden_size='768': a whole number"),
     ],
 )
 def test_unknown_and_contradictory_fields_raise(fields, message):
@@ -60,6 +61,18 @@ def test_bad_files_are_named(tmp_path):
         DebertaConfig.from_pretrained(tmp_path)
     with pytest.raises(ValueError, match="unknown preset"):
         preset("deberta-v4")
+
+
+def test_fields_of_other_software_are_left_out_and_misspelt_ones_refused(tmp_path, caplog):
+    small().save_pretrained(tmp_path)
+    content = json.loads((tmp_path / "config.json").read_text())
+    foreign = {"sentence_transformers": {"version": "5"}, "quality_of_the_coffee": 3}
+    (tmp_path / "config.json").write_text(json.dumps({**content, **foreign}))
+    assert DebertaConfig.from_pretrained(tmp_path).to_dict() == small().to_dict()
+    assert "quality_of_the_coffee" in caplog.text
+    (tmp_path / "config.json").write_text(json.dumps({**content, "hiden_size": 3}))
+    with pytest.raises(ValueError, match="did you mean 'hidden_size'"):
+        DebertaConfig.from_pretrained(tmp_path)
 
 
 def test_keywords_override_the_file(tmp_path):

@@ -11,6 +11,7 @@ from debertakit.heads import (
     DebertaForSequenceClassification,
     DebertaForTokenClassification,
 )
+from debertakit.model import DebertaModel
 from tests.conftest import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
@@ -149,6 +150,20 @@ def test_trainer_trains_saves_and_resumes(tmp_path):
     Trainer(resumed, arguments(4), train_dataset=Rows()).train(resume_from_checkpoint=str(tmp_path / "checkpoint-2"))
     assert (tmp_path / "checkpoint-4" / "model.safetensors").is_file()
     heads.DebertaForSequenceClassification.from_pretrained(tmp_path / "checkpoint-4")
+
+
+def test_an_adapter_that_is_switched_off_is_off_in_the_positions_too():
+    """Projections of the relative table are kept between calls, and an adapter changes no weight that they know."""
+    peft = pytest.importorskip("peft")
+    model = randomise(DebertaModel(small()))
+    ids = torch.randint(4, 101, (2, 20))
+    with torch.no_grad():
+        plain = model(ids).last_hidden_state
+        config = peft.LoraConfig(target_modules=["query_proj", "key_proj"], r=2, init_lora_weights=False)
+        wrapped = peft.get_peft_model(model, config).eval()
+        assert (wrapped(ids).last_hidden_state - plain).abs().max() > 1e-3
+        with wrapped.disable_adapter():
+            torch.testing.assert_close(wrapped(ids).last_hidden_state, plain)
 
 
 def test_peft_puts_lora_on_the_projections():

@@ -40,6 +40,11 @@ def test_it_notices_distances_that_are_not_clamped(quick, monkeypatch):
     assert not row.passed
 
 
+def test_one_that_is_not_a_number_among_many_is_not_lost():
+    assert verification._most([1e-7, 2e-7]) == pytest.approx(2e-7)
+    assert not verification._most([1e-7, float("nan"), 1e-8]) <= verification.TOLERANCE
+
+
 def test_a_result_that_is_not_a_number_fails(quick, monkeypatch):
     finish = model_module.finish_layer
     monkeypatch.setattr(model_module, "finish_layer", lambda *a: finish(*a) * torch.nan)

@@ -14,6 +14,7 @@ import json
 import logging
 import pickle
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -43,8 +44,11 @@ RENAMES = (
 DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
 
 
-def weights_file(name: str | Path, generator: bool = False) -> Path:
-    """The file that holds the weights of a folder, a file itself, or a hub model."""
+HUB = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download", "proxies")
+
+
+def weights_file(name: str | Path, generator: bool = False, **hub: Any) -> Path:
+    """The file that holds the weights of a folder, a file itself, or a hub model (``hub``: keywords named in HUB)."""
     path = Path(name)
     if path.is_file():
         return path
@@ -58,7 +62,7 @@ def weights_file(name: str | Path, generator: bool = False) -> Path:
 
     for file in candidates:
         try:
-            found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False)
+            found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False, **hub)
         except OSError:
             found = None
         if found is not None:
@@ -109,14 +113,18 @@ def to_ours(state: State) -> State:
     return ours
 
 
-def complete_config(config: DebertaConfig, state: State) -> DebertaConfig:
-    """Settle what a config leaves open by what the file holds: depth, v1's projections, the mask decoder."""
+def complete_config(config: DebertaConfig, state: State, asked: Collection[str] = ()) -> DebertaConfig:
+    """Settle what a config leaves open by what the file holds: depth (unless ``asked`` for), v1's projections, the
+    mask decoder."""
     keys = state.keys()
     layers = {int(match[1]) for key in keys if (match := re.search(r"encoder\.layer\.(\d+)\.", key))}
     if not layers:
         raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
+    lost = set(range(max(layers) + 1)) - layers
+    if lost:
+        raise ValueError(f"these weights have {len(layers)} layers, and layer {min(lost)} is not among them")
     changes: dict[str, Any] = {}
-    if len(layers) != config.num_hidden_layers:
+    if len(layers) != config.num_hidden_layers and "num_hidden_layers" not in asked:
         changes["num_hidden_layers"] = len(layers)
     fused = any(key.endswith("attention.self.in_proj.weight") for key in keys)
     if fused != (config.model_type == "deberta"):
@@ -188,12 +196,15 @@ class PretrainedLoading:
         name = pretrained_model_name_or_path
         if name is None:  # transformers calls itself so, with a state dict in hand
             return super().from_pretrained(None, *args, config=config, dtype=dtype, **kwargs)  # type: ignore[misc]
-        file = weights_file(name, generator)
+        hub = {key: kwargs.pop(key) for key in HUB if key in kwargs}
+        file = weights_file(name, generator, **hub)
         if config is None:
-            folder = file.parent if Path(name).exists() else name
-            config = DebertaConfig.from_pretrained(folder, **overrides)
+            here = Path(name).exists()
+            config = DebertaConfig.from_pretrained(file.parent if here else name, **overrides, **({} if here else hub))
+        elif overrides:
+            config = DebertaConfig(**{**config.to_dict(), **overrides})
         state = to_ours(read_state(file))
-        config = complete_config(config, state)
+        config = complete_config(config, state, overrides)
         if dtype == "auto":
             dtype = next(value.dtype for value in state.values() if value.is_floating_point())
         config.name_or_path = str(name)

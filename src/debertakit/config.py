@@ -7,6 +7,7 @@ different (``ABSENT``). Unknown and contradictory fields raise.
 
 import difflib
 import json
+import logging
 from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers import PreTrainedConfig
 from debertakit.attention.positions import RelativePositions
 
 MODEL_TYPES = ("deberta", "deberta-v2")
+logger = logging.getLogger(__name__)
 POSITION_TERMS = ("c2p", "p2c", "p2p")
 
 # What a field means when a config.json does not hold it.
@@ -36,7 +38,8 @@ RETIRED = frozenset(
     "use_cache torchscript use_bfloat16 pruned_heads tie_encoder_decoder cross_attention_hidden_size "
     "add_cross_attention is_decoder task_specific_params finetuning_task tokenizer_class prefix sep_token_id "
     "decoder_start_token_id tf_legacy_loss gradient_checkpointing summary_type summary_activation "
-    "summary_first_dropout summary_last_dropout summary_use_proj".split()
+    "summary_first_dropout summary_last_dropout summary_use_proj "
+    "sentence_transformers sbert_ce_default_activation_function".split()
 )
 
 
@@ -121,6 +124,11 @@ class DebertaConfig(PreTrainedConfig):
             if key not in known:
                 close = difflib.get_close_matches(key, known, n=1)
                 raise ValueError(f"unknown config field {key!r}" + (f"; did you mean {close[0]!r}?" if close else ""))
+        for field in fields(DebertaConfig):
+            if field.name in DebertaConfig.__annotations__ and field.type in (int, "int"):
+                value = getattr(self, field.name)
+                if isinstance(value, bool) or not isinstance(value, int):
+                    raise ValueError(f"{field.name}={value!r}: a whole number is needed")
         if isinstance(self.pos_att_type, str):
             self.pos_att_type = [term.strip().lower() for term in self.pos_att_type.split("|") if term.strip()]
         self.pos_att_type = [term for term in self.pos_att_type or [] if term != "none"]
@@ -196,6 +204,13 @@ class DebertaConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+        """Of a file. What other software wrote into it is left out with a warning, unless it is nearly one of ours."""
+        known = {*cls._known_fields(), *RETIRED, "model_type", "padding_idx"}
+        foreign = [key for key in config_dict if key not in known and not key.startswith("_")]
+        foreign = [key for key in foreign if not difflib.get_close_matches(key, known, n=1, cutoff=0.8)]
+        if foreign:
+            logger.warning("fields of config.json that no DeBERTa has: %s", ", ".join(foreign))
+        config_dict = {key: value for key, value in config_dict.items() if key not in foreign}
         absent = {key: value for key, value in ABSENT.items() if key not in config_dict and key not in kwargs}
         overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in {field.name for field in fields(cls)}}
         return super().from_dict({**absent, **config_dict, **overrides}, **kwargs)

@@ -8,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers.activations import ACT2FN
 from transformers.modeling_outputs import (
     BaseModelOutput,
     MaskedLMOutput,
@@ -21,7 +20,15 @@ from transformers.utils import can_return_tuple
 
 from debertakit.config import DebertaConfig
 from debertakit.decoding import decode_masks
-from debertakit.model import DebertaModel, DebertaPreTrainedModel, Encoded, PackedInput, model_output, pack_input
+from debertakit.model import (
+    DebertaModel,
+    DebertaPreTrainedModel,
+    Encoded,
+    PackedInput,
+    activation,
+    model_output,
+    pack_input,
+)
 
 IGNORED = -100
 
@@ -32,7 +39,7 @@ class LMHead(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.embedding_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.LayerNorm = nn.LayerNorm(config.embedding_size, config.layer_norm_eps)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
@@ -140,7 +147,7 @@ class MaskPredictions(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, config.layer_norm_eps)
         self.classifier = nn.Linear(config.hidden_size, 1)
 
@@ -202,7 +209,7 @@ class ContextPooler(nn.Module):
         super().__init__()
         self.dropout = nn.Dropout(config.pooler_dropout)
         self.dense = nn.Linear(config.pooler_hidden_size, config.pooler_hidden_size)
-        self.activation = ACT2FN[config.pooler_hidden_act]
+        self.activation = activation(config.pooler_hidden_act)
 
     def forward(self, first: Tensor) -> Tensor:
         return self.activation(self.dense(self.dropout(first)))

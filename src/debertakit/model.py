@@ -128,11 +128,17 @@ class DebertaAttention(nn.Module):
         self.output = ResidualOutput(config.num_attention_heads * config.attention_head_size, config)
 
 
+def activation(name: str) -> nn.Module:
+    if name not in ACT2FN:
+        raise ValueError(f"unknown activation {name!r}; transformers has {', '.join(ACT2FN)}")
+    return ACT2FN[name]
+
+
 class DebertaIntermediate(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation = ACT2FN[config.hidden_act]
+        self.activation = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.activation(self.dense(x))
@@ -321,7 +327,7 @@ def convolve(conv: Any, embedded: Tensor, output: Tensor, layout: Layout, config
     block = embedded.new_zeros(layout.sequences, layout.max_distance + 1, embedded.shape[1])
     block = block.index_put((sequence, columns), embedded)
     mixed = conv.conv(block.transpose(1, 2)).transpose(1, 2)[sequence, columns]
-    return conv.LayerNorm(output + ACT2FN[config.conv_act](conv.dropout(mixed)))
+    return conv.LayerNorm(output + activation(config.conv_act)(conv.dropout(mixed)))
 
 
 class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):

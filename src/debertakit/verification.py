@@ -7,8 +7,9 @@ every parameter, files there and back in both layouts, and, past 512 tokens, Mic
 
 import copy
 import json
+import math
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -119,11 +120,11 @@ def verify_variant(name: str) -> Row:
     ours = ours_from(stock, DebertaModel, config)
     row = Row(name)
     with torch.no_grad():
-        row.hidden = max(_hidden_difference(stock, ours, config, length) for length in LENGTHS)
+        row.hidden = _most(_hidden_difference(stock, ours, config, length) for length in LENGTHS)
         row.past_512 = _past_512_difference(stock, ours, config)
         row.accelerated = _accelerated_difference(stock, config)
     row.gradients = _gradient_difference(stock, ours, config)
-    row.logits = max(_logits_difference(config, head) for head in HEADS)
+    row.logits = _most(_logits_difference(config, head) for head in HEADS)
     row.hf_files = _hf_files(config)
     row.microsoft_files = _microsoft_files(config)
     return row
@@ -138,7 +139,12 @@ def _hidden_difference(stock: Any, ours: Any, config: DebertaConfig, length: int
     ids, mask = _batch(config, length)
     theirs = stock(ids, attention_mask=mask, output_hidden_states=True).hidden_states
     mine = ours(ids, attention_mask=mask, output_hidden_states=True).hidden_states
-    return max(_worst(a, b, mask) for a, b in zip(theirs, mine, strict=True))
+    return _most(_worst(a, b, mask) for a, b in zip(theirs, mine, strict=True))
+
+
+def _most(values: Iterable[float]) -> float:
+    """The greatest; NaN if one of them is (Python's ``max`` loses it)."""
+    return float(torch.tensor([*values]).max())
 
 
 def _worst(a: Tensor, b: Tensor, mask: Tensor) -> float:
@@ -152,9 +158,13 @@ def _gradient_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
         model.zero_grad()
         (model(ids, attention_mask=mask).last_hidden_state * weights).sum().div(ids.numel()).backward()
     theirs = dict(stock.named_parameters())
-    return max(
-        float((p.grad - theirs[name].grad).abs().max()) for name, p in ours.named_parameters() if p.grad is not None
-    )
+
+    def difference(mine: Tensor | None, stock: Tensor | None) -> float:
+        if mine is None or stock is None:
+            return 0.0 if mine is stock else math.inf
+        return float((mine - stock).abs().max())
+
+    return _most(difference(p.grad, theirs[name].grad) for name, p in ours.named_parameters())
 
 
 def _logits_difference(config: DebertaConfig, head: str) -> float:
@@ -171,7 +181,7 @@ def _logits_difference(config: DebertaConfig, head: str) -> float:
     per_token = head in ("MaskedLM", "TokenClassification", "QuestionAnswering")
     # The first column may be padding, which is read by pooled heads: stock computes something there, we give zeros.
     keep = mask.bool() if per_token else mask[..., 0].bool()
-    return max(float((a - b)[keep].abs().max()) for a, b in zip(theirs, mine, strict=True))
+    return _most(float((a - b)[keep].abs().max()) for a, b in zip(theirs, mine, strict=True))
 
 
 def _past_512_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:

@@ -93,6 +93,9 @@ def test_the_command_goes_from_text_to_a_model_that_fills_masks(material, tmp_pa
     # a prepared corpus is taken as it is, with the tokenizer that made it
     with pytest.raises(ValueError, match="--tokenizer"):
         deberta("pretrain", "tiny", "--corpus", out / "corpus", "--out", tmp_path / "again", *options)
+    foreign = ["--tokenizer", material / "tokenizer", "--out", tmp_path / "again"]
+    with pytest.raises(ValueError, match="by another tokenizer"):
+        deberta("pretrain", "tiny", "--corpus", out / "corpus", *foreign, *options)
     again = ["--tokenizer", out / "tokenizer", "--out", tmp_path / "again"]
     deberta("pretrain", out / "run.json", "--corpus", out / "corpus", *again, "--set", "steps=1")
 

@@ -416,6 +416,32 @@ def test_chinese_without_jieba(tmp_path, tokenizer, monkeypatch, capsys):
     assert "debertakit[zh]" in capsys.readouterr().err
 
 
+def test_a_chinese_character_in_bytes_is_a_word_without_jieba():
+    tokenizer = byte_level()
+    ids = np.array(tokenizer("I like 北京大学 very much", add_special_tokens=False)["input_ids"])
+    starts = boundaries.word_starts(ids, boundaries.word_tables(tokenizer.backend_tokenizer))
+    pieces = tokenizer.convert_ids_to_tokens(ids.tolist())
+    chinese = [i for i, piece in enumerate(pieces) if piece.startswith(("å", "ä"))]  # 0xE5 and 0xE4 of GPT-2's alphabet
+    assert len(chinese) == 4
+    assert starts[chinese].all()
+    assert starts.sum() < len(ids) - 4
+
+
+def test_a_document_without_tokens(tmp_path, tokenizer):
+    (tmp_path / "a.txt").write_text("the king\n\n[SEP]\n\nthe river", encoding="utf-8")
+    prepared = prepare(tmp_path / "a.txt", tokenizer, tmp_path / "out", validation=0)
+    lengths = [len(prepared.train.document(i)[0]) for i in range(len(prepared.train))]
+    assert sum(lengths) == prepared.train.tokens
+
+
+def test_a_preparation_that_failed_at_once_does_not_stand_in_the_way(tmp_path, tokenizer):
+    (tmp_path / "a.jsonl").write_text('{"text": "the king"}\n{broken\n', encoding="utf-8")
+    with pytest.raises(ValueError, match="line 2"):
+        prepare(tmp_path / "a.jsonl", tokenizer, tmp_path / "out", validation=0)
+    (tmp_path / "a.jsonl").write_text('{"text": "the king"}\n', encoding="utf-8")
+    assert prepare(tmp_path / "a.jsonl", tokenizer, tmp_path / "out", validation=0).train.tokens
+
+
 @pytest.mark.parametrize("kind", ["gazetteer", "function"])
 def test_entities_are_marked(tmp_path, tokenizer, kind):
     (tmp_path / "a.txt").write_text("She moved from New York City to York.\n\nNew Yorkers live in New York.")
@@ -435,13 +461,15 @@ def test_entities_are_marked(tmp_path, tokenizer, kind):
 
 
 def test_gazetteer_matching(tmp_path):
-    (tmp_path / "g").write_text("Rio\nRio de Janeiro\n北京\n北京大学\n")
-    text = "Rio de Janeiro, Rioja, Rio! 我在北京大学和北京"
+    (tmp_path / "g").write_text("Rio\nRio de Janeiro\n北京\n北京大学\n《红楼梦》\n.NET\n")
+    text = "Rio de Janeiro, Rioja, Rio! 我在北京大学和北京 NET .NET 《红楼梦》"
     assert [text[a:b] for a, b in boundaries.Gazetteer(tmp_path / "g")(text)] == [
         "Rio de Janeiro",
         "Rio",
         "北京大学",
         "北京",
+        ".NET",
+        "《红楼梦》",
     ]
     for content in ("\n\n", None):
         bad = tmp_path / "bad"
@@ -451,6 +479,11 @@ def test_gazetteer_matching(tmp_path):
             bad.unlink()
         with pytest.raises(ValueError, match="bad"):
             boundaries.Gazetteer(bad)
+
+
+def test_a_missing_spacy_model_is_told_before_the_work(tmp_path, tokenizer):
+    with pytest.raises(ValueError, match="python -m spacy download no_such_model"):
+        prepare(write(tmp_path, "a.txt"), tokenizer, tmp_path / "out", entities="spacy:no_such_model")
 
 
 def test_spacy_model_that_is_not_there():

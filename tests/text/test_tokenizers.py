@@ -219,6 +219,7 @@ def test_wordpiece_vocabulary(tmp_path, cased, expected):
         "##s",
         "新",
         "的",
+        "<S>",  # of bert-base-chinese, which is uncased
         *(["The"] if cased else []),
     ]
     (tmp_path / "vocab.txt").write_text("\n".join(pieces) + "\n", encoding="utf-8")

@@ -75,8 +75,9 @@ def _score_function(
         return lambda score, b, h, i, j: score
     if relative is None:
         raise ValueError("position tables came without the rule that maps distances to their rows")
-    c2p = torch.einsum("ihd,rhd->hir", q * scale, pos_k) if pos_k is not None else None
-    p2c = torch.einsum("jhd,rhd->hjr", k, pos_q * scale) if pos_q is not None else None
+    with torch.autocast(q.device.type, enabled=False):  # their products overflow fp16
+        c2p = torch.einsum("ihd,rhd->hir", q.float() * scale, pos_k.float()) if pos_k is not None else None
+        p2c = torch.einsum("jhd,rhd->hjr", k.float(), pos_q.float() * scale) if pos_q is not None else None
     lookup, reach = relative.lookup(q.device), relative.reach
     q_positions, k_positions = layout.q_positions, layout.k_positions
 

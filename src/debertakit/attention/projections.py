@@ -89,6 +89,8 @@ class RelativeTable:
     def project(self, att: Any) -> tuple[Tensor | None, Tensor | None]:
         if self._rows is not None:
             return project_positions(att, att.pos_dropout(self._rows), self.terms)
+        if not _plain(att):
+            return project_positions(att, self._normalised(), self.terms)
         key = self._state(att)
         known = _kept.get(att)
         if known is None or known[0] != key:
@@ -101,5 +103,11 @@ class RelativeTable:
         weights = [self._encoder.rel_embeddings.weight, *att.parameters()]
         if self._norm:
             weights += self._encoder.LayerNorm.parameters()
-        autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+        device = weights[0].device.type
+        autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         return autocast, *((w.data_ptr(), 0 if w.is_inference() else w._version, w.dtype) for w in weights)
+
+
+def _plain(att: Any) -> bool:
+    """Nothing but linear layers: an adapter beside one is switched on and off without changing a weight."""
+    return all(type(module) is nn.Linear for module in att.children() if any(True for _ in module.parameters()))

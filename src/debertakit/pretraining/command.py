@@ -10,7 +10,7 @@ from debertakit.pretraining.continued import adopt, tokenizer_of
 from debertakit.pretraining.loop import pretrain
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
-from debertakit.text.corpus import Corpus, prepare
+from debertakit.text.corpus import Corpus, prepare, tokenizer_hash
 from debertakit.text.documents import source
 from debertakit.text.shards import MANIFEST
 from debertakit.text.tokenizers import load_tokenizer
@@ -80,7 +80,10 @@ def _train(config: PretrainConfig, corpus: str) -> Any:
 def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -> Corpus:
     """A folder that is prepared already, or the text, prepared into ``out``/corpus."""
     if (Path(corpus) / MANIFEST).exists():
-        return Corpus.open(corpus)
+        prepared = Corpus.open(corpus)
+        if prepared.manifest["tokenizer"] != tokenizer_hash(tokenizer):
+            raise ValueError(f"{corpus} was tokenised by another tokenizer: give that one, or the text itself")
+        return prepared
     data = config.data
     return prepare(
         corpus,

@@ -22,6 +22,7 @@ _CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _IS_CJK = re.compile(f"[{_CJK}]")
 _ATOM = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")  # what a phrase can begin with: a Chinese character or a run of letters
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
+_CJK_LEAD = 0xE3  # the first byte of a Chinese character in UTF-8, or a higher one
 
 
 def word_tables(backend: Any) -> tuple[Bools, Bools]:
@@ -39,12 +40,11 @@ def word_tables(backend: Any) -> tuple[Bools, Bools]:
             opens[index] = not piece.startswith(prefix)
             continue
         if _BYTE.fullmatch(piece):  # byte fallback: a part of some character
+            opens[index] = int(piece[3:5], 16) >= _CJK_LEAD
             continue
-        if alphabet:
-            text = bytes(alphabet[c] for c in piece if c in alphabet).decode("utf-8", "replace")
-        else:
-            text = piece.replace("▁", " ")
-        opens[index] = bool(text) and not _continues(text[0])
+        raw = bytes(alphabet[c] for c in piece if c in alphabet) if alphabet else b""
+        text = raw.decode("utf-8", "replace") if alphabet else piece.replace("▁", " ")
+        opens[index] = bool(text) and (not _continues(text[0]) or (text[0] == "\ufffd" and raw[0] >= _CJK_LEAD))
         closes[index] = bool(text.strip(" ")) and not _continues(text[-1])
     return opens, closes
 
@@ -111,28 +111,29 @@ class Gazetteer:
     """A file with one phrase a line; the longest phrase wins, a match ends where a word does. Upper case matters."""
 
     def __init__(self, path: str | Path):
-        self.phrases: dict[str, list[str]] = {}
+        self.phrases: dict[str, list[tuple[str, int]]] = {}
+        """By their first word: the phrase, and where in it that word stands (《红楼梦》: 1)."""
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase a line): {error}") from error
         for phrase in {line.strip() for line in lines}:
-            if atom := _ATOM.match(phrase):
-                self.phrases.setdefault(atom.group(), []).append(phrase)
+            if atom := _ATOM.search(phrase):
+                self.phrases.setdefault(atom.group(), []).append((phrase, atom.start()))
         if not self.phrases:
             raise ValueError(f"{path}: the gazetteer holds no phrases")
         for same_start in self.phrases.values():
-            same_start.sort(key=len, reverse=True)
+            same_start.sort(key=lambda entry: len(entry[0]), reverse=True)
 
     def __call__(self, text: str) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         free_from = 0
         for atom in _ATOM.finditer(text):
-            start = atom.start()
-            if start < free_from:
-                continue
-            for phrase in self.phrases.get(atom.group(), ()):
+            for phrase, place in self.phrases.get(atom.group(), ()):
+                start = atom.start() - place
                 end = start + len(phrase)
+                if start < free_from:
+                    continue
                 if text.startswith(phrase, start) and not (text[end - 1 : end + 1].isalnum() and _joined(text, end)):
                     found.append((start, end))
                     free_from = end

@@ -121,9 +121,9 @@ def _plan(
             if not overwrite:
                 raise
     named = None if entities is None else getattr(entities, "__qualname__", str(entities))
-    if isinstance(entities, (str, Path)) and not str(entities).startswith("spacy:"):
-        boundaries.Gazetteer(entities)  # fail now, not in a worker
-        named = file_hash(Path(entities))
+    if isinstance(entities, (str, Path)):
+        boundaries.entity_detector(entities)  # fail now, not in a worker
+        named = named if str(entities).startswith("spacy:") else file_hash(Path(entities))
     options: dict[str, Any] = {
         "language": language,
         "text_field": reader.text_field,
@@ -135,7 +135,7 @@ def _plan(
         "format": FORMAT,
         "complete": False,
         "inputs": _fingerprints(reader, old),
-        "tokenizer": hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest(),
+        "tokenizer": tokenizer_hash(tokenizer),
         "options": options,
         "language": None,
         "vocabulary": {
@@ -152,7 +152,7 @@ def _plan(
     changed = [key for key in ("tokenizer", "options", "vocabulary") if old and old[key] != manifest[key]]
     if old and _contents(old) != _contents(manifest):
         changed.insert(0, "inputs")
-    if old is None or (changed and overwrite):
+    if old is None or not old["shards"] or (changed and overwrite):
         write_manifest(folder, manifest)
         for path in folder.glob("shard-*"):
             shutil.rmtree(path)
@@ -170,6 +170,10 @@ def _plan(
             old["complete"] = False
             break
     return old
+
+
+def tokenizer_hash(tokenizer: Any) -> str:
+    return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
 def _contents(manifest: dict[str, Any]) -> list[tuple[str, str | None]]:

@@ -130,7 +130,7 @@ def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDoc
 
 
 def cut(text: str, size: int) -> Iterator[str]:
-    """Pieces of at most ``size`` characters, cut before a newline, else before a space, else anywhere."""
+    """Pieces of at most ``size`` characters, cut before the last newline or space in reach, else anywhere."""
     start = 0
     while len(text) - start > size:
         end = max(text.rfind("\n", start + 1, start + size), text.rfind(" ", start + size // 2, start + size))

@@ -179,7 +179,7 @@ class Shards:
         # a range may cross documents: cut it into runs that each lie in one
         first = np.searchsorted(self.ends, starts, side="right") - 1
         last = np.searchsorted(self.ends, stops, side="left")
-        counts = last - first
+        counts = np.maximum(last - first, 0)  # a document may be empty
         document = np.repeat(first, counts) + _count_up(counts)
         begin = np.maximum(np.repeat(starts, counts), self.ends[document])
         length = np.minimum(np.repeat(stops, counts), self.ends[document + 1]) - begin

@@ -136,5 +136,6 @@ def _from_wordpiece(file: Path) -> PreTrainedTokenizerFast:
     if (file.parent / "tokenizer_config.json").is_file():
         return BertTokenizer.from_pretrained(file.parent)
     pieces = file.read_text(encoding="utf-8").splitlines()
-    cased = any(piece != piece.lower() for piece in pieces if not piece.startswith("["))
+    # bert-base-chinese is uncased and has <S> and <T>: letters alone tell
+    cased = any(piece != piece.lower() for piece in pieces if piece.removeprefix("##").isalpha())
     return BertTokenizer(vocab=str(file), do_lower_case=not cased)
