@@ -19,6 +19,7 @@ from pathlib import Path
 from debertakit.pretraining.command import get_corpus, get_tokenizer
 from debertakit.pretraining.log import read
 from debertakit.pretraining.recipes import RECIPES, recipe
+from debertakit.pretraining.settings import override
 
 SMALL = [name for name in RECIPES if "tiny" in name]
 
@@ -45,7 +46,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
     out = arguments.out / f"{name}-{seed}"
     if (out / "README.md").exists():
         return
-    config = recipe(name)
+    config = override(recipe(name), arguments.set)
     shared = arguments.out / config.data.tokenizer
     shared.mkdir(parents=True, exist_ok=True)
     tokenizer = get_tokenizer(config, None, arguments.text, shared)
