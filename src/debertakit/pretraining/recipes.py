@@ -126,7 +126,8 @@ def tiny_ar_ap() -> PretrainConfig:
 
 def tiny_ar_absolute() -> PretrainConfig:
     """tiny-ar with absolute positions in the input and nothing else."""
-    return replace(tiny_absolute(), name="tiny-ar-absolute", objectives=tiny_ar().objectives)
+    causal = tiny_ar()
+    return replace(tiny_absolute(), name="tiny-ar-absolute", objectives=causal.objectives, optimizer=causal.optimizer)
 
 
 ALL_MASKED = Masking("token", rate=0.15, mask=1.0, random=0.0)
