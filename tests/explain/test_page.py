@@ -107,8 +107,43 @@ def test_the_command(folders, tmp_path):
     assert files["page.html"].read_text(encoding="utf-8").startswith("<!doctype html>")
     for name in ("figure.png", "shares.png"):
         assert files[name].read_bytes().startswith(b"\x89PNG")
+    assert "mall" in run.output.split("sum to")[1]  # of the text, not of the corpus
+    assert run.output.count("sum to") == 1
     refused = CliRunner().invoke(app, ["explain", TEXT, "--model", str(folders / "deberta")])
     assert "say what to make" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([TEXT, "--out", "x.html", "--corpus", "c.txt"], "--corpus is for --shares"),
+        ([TEXT, "--shares", "x.png", "--pair", TEXT], "--shares reads single texts"),
+        ([TEXT, "--shares", "x.png", "--against", "other"], "look at one model"),
+        ([TEXT, "--attribution", "--against", "other"], "look at one model"),
+        ([TEXT, "--shares", "x.png", "--corpus", "c.txt"], "leave the others out"),
+        ([TEXT, TEXT, "--png", "x.png"], "--png draws one text, and there are 2"),
+    ],
+)
+def test_what_would_be_ignored_is_refused(arguments, said, monkeypatch):
+    monkeypatch.setattr(Subject, "load", lambda name: pytest.fail("it began to load"))
+    refused = CliRunner().invoke(app, ["explain", "--model", "no-such-model", *arguments])
+    assert isinstance(refused.exception, ValueError)
+    assert said in str(refused.exception)
+
+
+def test_a_page_that_is_too_large_is_refused_before_it_is_computed(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr("debertakit.explain.page.LARGEST", 1000)
+    monkeypatch.setattr("debertakit.explain.command.look", lambda *given: pytest.fail("it began to compute"))
+    arguments = ["--model", str(folders / "deberta"), "--out", str(tmp_path / "page.html")]
+    refused = CliRunner().invoke(app, ["explain", TEXT, *arguments])
+    assert "1,600 cells are too many for a page" in str(refused.exception)  # 2 layers, 2 heads, 10 tokens, 4 matrices
+
+
+def test_a_model_whose_positions_end_is_one_line(folders, tmp_path):
+    arguments = ["--model", str(folders / "deberta"), "--against", str(folders / "roberta")]
+    refused = CliRunner().invoke(app, ["explain", "new " * 600, *arguments, "--out", str(tmp_path / "page.html")])
+    assert isinstance(refused.exception, ValueError)
+    assert "roberta has absolute positions for" in str(refused.exception)
 
 
 def test_in_a_real_browser(browser, tmp_path, tokenizer):  # noqa: F811

@@ -1,12 +1,14 @@
 """Parts against stock transformers and against the definition of the shares."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-from debertakit.explain.parts import Anatomy, Subject, patterns, profile, shares, take_apart
+from debertakit.explain.parts import Anatomy, Subject, cells, encode, look, patterns, profile, shares, take_apart
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
 from debertakit.text.tokenizers import wrap
@@ -141,3 +143,47 @@ def test_only_the_first_tokens_of_a_long_text(tokenizer):
     assert len(take_apart(subject, "new " * 50, longest=12).tokens) == 12
     with pytest.raises(ValueError, match="empty"):
         take_apart(subject, "  ")
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{}, {"pos_att_type": ["c2p"]}, {"relative_attention": False, "pos_att_type": [], "norm_rel_ebd": "none"}],
+)
+def test_cells_are_counted_before_they_are_made(given, tokenizer):
+    subject = Subject("tiny", randomise(DebertaModel(small(**given))), tokenizer)
+    encoded = encode(subject, TEXT)
+    anatomy = look(subject, encoded)
+    assert cells(subject, encoded) == anatomy.attention.size * (1 + len(anatomy.parts))
+
+
+def test_absolute_positions_end(tokenizer):
+    shape = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
+    config = transformers.RobertaConfig(vocab_size=50, max_position_embeddings=12, pad_token_id=1, **shape)
+    subject = Subject("roberta", transformers.RobertaModel(config, add_pooling_layer=False), tokenizer)
+    assert len(encode(subject, TEXT).tokens) == 10
+    with pytest.raises(ValueError, match="roberta has absolute positions for 10 tokens, and the text has 13"):
+        take_apart(subject, TEXT, "the mall")
+
+
+def test_inputs_go_to_the_models_device_and_results_come_back(tokenizer):
+    seen = []
+
+    class Elsewhere:
+        device = torch.device("meta")
+        config = SimpleNamespace(model_type="other", max_position_embeddings=512)
+
+        def eval(self):
+            return self
+
+        def named_modules(self):
+            return []
+
+        def __call__(self, input_ids, **others):
+            seen.append(input_ids.device.type)
+            return SimpleNamespace(attentions=[torch.ones(1, 2, 10, 10, dtype=torch.bfloat16)])
+
+    model = Elsewhere()
+    model.base_model = model
+    anatomy = take_apart(Subject("elsewhere", model, tokenizer), TEXT)
+    assert seen == ["meta"]
+    assert anatomy.attention.dtype == np.float32

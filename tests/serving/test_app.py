@@ -3,14 +3,18 @@
 import asyncio
 import json
 import random
+import threading
+import time
 
 import httpx
 import pytest
+import transformers
 
-from debertakit.inference.tasks import QuestionAnswerer, TextClassifier
+from debertakit.inference.tasks import MaskFiller, OptionChooser, QuestionAnswerer, TextClassifier, ZeroShotClassifier
+from debertakit.serving import app as serving_app
 from debertakit.serving.app import Limits, Model, create_app
 from tests.inference import material
-from tests.inference.test_tasks import LABELS
+from tests.inference.test_tasks import LABELS, NLI
 
 WORDS = material.WORDS
 
@@ -104,6 +108,39 @@ def test_limits(classifier):
         assert all(answer.json()["error"] for answer in answers)
 
 
+def test_limits_of_labels_options_masks_and_tokens():
+    tokenizer = material.tokenizer()
+    nli = {"id2label": NLI, "label2id": {name: index for index, name in NLI.items()}}
+    models = [
+        Model("z", "zero-shot", ZeroShotClassifier(material.model("SequenceClassification", **nli), tokenizer)),
+        Model("c", "choose", OptionChooser(material.model("MultipleChoice"), tokenizer)),
+        Model("f", "fill", MaskFiller(material.model("MaskedLM"), tokenizer)),
+    ]
+    many = [f"label {number}" for number in range(129)]
+    cases = [
+        ("/zero-shot", {"text": "the cat", "labels": many}, 422, "128"),
+        ("/zero-shot", {"text": "the cat " * 1000, "labels": many[:128]}, 413, "tokens; a request may have 4,000"),
+        ("/zero-shot", {"text": "the cat", "labels": many[:3]}, 200, ""),
+        ("/choose", {"text": "the cat", "options": many}, 422, "128"),
+        ("/fill", {"text": "[MASK] " * 65}, 413, "65 masks; a request may have 64"),
+        ("/fill", {"text": "[MASK] " + "a " * 3000}, 413, "with masks it may have 2,048"),
+        ("/fill", {"text": "[MASK] " * 20}, 200, ""),
+    ]
+
+    async def work(client):
+        return [await post(client, path, body) for path, body, _, _ in cases]
+
+    for answer, (_, _, status, said) in zip(run(create_app(models, Limits(line=4000)), work), cases, strict=True):
+        assert answer.status_code == status, answer.text
+        assert said in answer.text
+
+
+@pytest.mark.parametrize("given", [{"seconds": float("inf")}, {"seconds": float("nan")}, {"seconds": 0}, {"wait": -1}])
+def test_limits_that_cannot_be(given):
+    with pytest.raises(ValueError, match="finite"):
+        Limits(**given)
+
+
 def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
     encoded, encode = [], classifier.encode
     monkeypatch.setattr(classifier, "encode", lambda items: encoded.extend(items) or encode(items))
@@ -123,8 +160,6 @@ def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
 
 
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
-    import time
-
     original = classifier.run
     monkeypatch.setattr(classifier, "run", lambda rows: (time.sleep(0.3), original(rows))[1])
     app = create_app([Model("m", "classify", classifier)], Limits(seconds=0.1))
@@ -165,6 +200,62 @@ def test_a_key(classifier):
         return [answer.status_code for answer in answers], (await client.get("/health")).status_code
 
     assert run(app, work) == ([401, 401, 200, 200], 200)
+
+
+def test_an_empty_key_is_not_a_key(classifier):
+    for key in ("", " "):
+        with pytest.raises(ValueError, match="API key is empty"):
+            create_app([Model("m", "classify", classifier)], api_key=key)
+
+
+def explain(client, text="the cat sees a dog", **others):
+    return client.post("/explain", json={"model": "m", "text": text, **others})
+
+
+def test_only_what_explains_is_explained(classifier):
+    shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    bert = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=60, **shape))
+    other = Model("other", "classify", TextClassifier(bert, classifier.tokenizer))
+
+    async def work(client):
+        return await explain(client, model="other"), await explain(client, against="other")
+
+    for answer in run(create_app([Model("m", "classify", classifier), other]), work):
+        assert answer.status_code == 422
+        assert answer.json() == {"error": "other cannot be explained: only a DeBERTa that runs in torch can"}
+
+
+def test_one_explanation_at_a_time_and_not_for_ever(classifier, monkeypatch):
+    app = create_app([Model("m", "classify", classifier)], Limits(seconds=1))
+    go, original = threading.Event(), serving_app.look
+    monkeypatch.setattr(serving_app, "look", lambda *given: (go.wait(20), original(*given))[1])
+
+    async def work(client):
+        both = await asyncio.gather(explain(client), explain(client))
+        go.set()
+        return both
+
+    slow, refused = run(app, work)
+    assert (slow.status_code, refused.status_code) == (504, 429)
+    assert refused.headers["retry-after"] == "1"
+    assert run(app, explain).status_code == 200  # and the next one is taken
+
+
+def test_an_explanation_keeps_to_its_threads(classifier, monkeypatch):
+    """The tokenizer's settings are shared with the texts of others, the loop with all their requests."""
+    threads = {}
+    for name in ("encode", "look", "page_data"):
+        original = getattr(serving_app, name)
+
+        def noted(*given, name=name, original=original):
+            threads[name] = threading.current_thread().name
+            return original(*given)
+
+        monkeypatch.setattr(serving_app, name, noted)
+    answer = run(create_app([Model("m", "classify", classifier)]), lambda client: explain(client, "the cat " * 100))
+    assert len(answer.json()["models"][0]["texts"][0]["tokens"]) == 64
+    assert (threads["encode"], threads["look"]) == ("tokenizer_0", "model_0")
+    assert threads["page_data"] not in ("tokenizer_0", "model_0", threading.current_thread().name)
 
 
 def test_the_page_and_the_explorer(classifier):

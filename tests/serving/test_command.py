@@ -11,7 +11,8 @@ import time
 import httpx
 import pytest
 
-from debertakit.serving.command import parse
+from debertakit.cli import main
+from debertakit.serving.command import bound, parse
 from tests.inference import material
 from tests.inference.test_tasks import LABELS
 
@@ -24,36 +25,72 @@ def test_names_of_models():
         parse("=x")
 
 
+def refused(monkeypatch, capsys, *arguments):
+    """What ``deberta serve`` says when it ends with exit code 2: its lines. There is no model to load."""
+    monkeypatch.setattr(sys, "argv", ["deberta", "serve", "no-such-model", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_taken_port_is_one_line_before_anything_is_loaded(monkeypatch, capsys):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        (line,) = refused(monkeypatch, capsys, "--port", str(port))
+    assert line == f"deberta: could not serve on 127.0.0.1:{port}: Address already in use"
+    (line,) = refused(monkeypatch, capsys, "--host", "localhost.invalid", "--api-key", "secret")
+    assert line.startswith("deberta: could not serve on localhost.invalid:8000: ")
+
+
+def test_every_address_of_a_host_is_bound():
+    for made in bound("localhost", 0):
+        with made:
+            assert made.getsockname()[1] > 0
+
+
+def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
+    (line,) = refused(monkeypatch, capsys, "--api-key", "")
+    assert line.startswith("deberta: the API key is empty")
+    for seconds in ("nan", "inf", "0"):
+        assert "seconds" in "".join(refused(monkeypatch, capsys, "--seconds", seconds))
+    monkeypatch.setenv("DEBERTA_API_KEY", "")
+    (line,) = refused(monkeypatch, capsys)
+    assert line.startswith("deberta: the API key is empty")
+
+
 def test_it_drains_on_sigterm(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "debertakit.cli", "serve", str(folder), "--port", str(port), "--wait", "0.5"]
+    command = [sys.executable, "-m", "debertakit.cli", "serve", str(folder), "--port", str(port), "--wait", "2"]
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
-        url = f"http://127.0.0.1:{port}"
-        for _ in range(300):
-            try:
-                if httpx.get(f"{url}/ready", timeout=1).status_code == 200:
-                    break
-            except httpx.HTTPError:
-                time.sleep(0.2)
-        answers = []
-        body = {"inputs": [{"text": "the cat"}]}
-        threads = [
-            threading.Thread(target=lambda: answers.append(httpx.post(f"{url}/classify", json=body, timeout=20)))
-            for _ in range(4)
-        ]
-        for thread in threads:
-            thread.start()
-        time.sleep(0.2)  # they wait for company half a second long
-        process.send_signal(signal.SIGTERM)
-        for thread in threads:
-            thread.join()
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            for _ in range(900):  # a busy machine takes more than a minute to begin
+                assert process.poll() is None
+                try:
+                    if client.get("/ready").status_code == 200:
+                        break
+                except httpx.HTTPError:
+                    time.sleep(0.2)
+            answers = []
+            body = {"inputs": [{"text": "the cat"}]}
+            threads = [
+                threading.Thread(target=lambda: answers.append(client.post("/classify", json=body))) for _ in range(4)
+            ]
+            for thread in threads:
+                thread.start()
+            # They wait for company two seconds long: four times four tokens.
+            while not answers and 'waiting_tokens{model="m"} 16.0' not in client.get("/metrics").text:
+                time.sleep(0.05)
+            process.send_signal(signal.SIGTERM)
+            for thread in threads:
+                thread.join()
         assert [answer.status_code for answer in answers] == [200] * 4
-        assert process.wait(20) in (0, -signal.SIGTERM)  # uvicorn ends as the signal would have ended it
+        assert process.wait(60) in (0, -signal.SIGTERM)  # uvicorn ends as the signal would have ended it
     finally:
         process.kill()
         log.close()

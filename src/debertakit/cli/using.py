@@ -1,5 +1,6 @@
 """Verbs that use a model: on texts, on files, over HTTP, and under the lens."""
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -138,14 +139,20 @@ def serve(
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     backend: Annotated[str, typer.Option(help="torch or onnx.")] = "torch",
     api_key: Annotated[str | None, typer.Option(envvar="DEBERTA_API_KEY", help="Asked of every caller.")] = None,
-    wait: Annotated[float, typer.Option(help="Seconds a first request waits for others to share its batch.")] = 0.003,
-    line: Annotated[int, typer.Option(help="Tokens that may wait for a model; past that 429.")] = 1 << 16,
-    seconds: Annotated[float, typer.Option(help="That a request may take; past that 504.")] = 30.0,
+    wait: Annotated[
+        float, typer.Option(min=0, max=60, help="Seconds a first request waits for others to share its batch.")
+    ] = 0.003,
+    line: Annotated[int, typer.Option(min=1, help="Tokens that may wait for a model; past that 429.")] = 1 << 16,
+    seconds: Annotated[
+        float, typer.Option(min=0.001, max=86400, help="That a request may take; past that 504.")
+    ] = 30.0,
 ) -> None:
     """Serve models over HTTP, with a page to try them: http://127.0.0.1:8000."""
     from debertakit.serving.command import serve as run
 
     quiet()
+    if api_key is None:
+        api_key = os.environ.get("DEBERTA_API_KEY")  # typer takes an empty one for none; it is refused
     run(models, host=host, port=port, backend=backend, api_key=api_key, wait=wait, line=line, seconds=seconds)
 
 

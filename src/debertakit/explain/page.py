@@ -22,13 +22,16 @@ LARGEST = 40_000_000  # cells: past this a browser is no longer quick
 def page_data(models: Sequence[Sequence[Anatomy]]) -> dict[str, Any]:
     """For each model its anatomies, the same texts in the same order."""
     cells = sum(anatomy.attention.size * (1 + len(anatomy.parts)) for texts in models for anatomy in texts)
+    check_size(cells, max(len(anatomy.tokens) for texts in models for anatomy in texts))
+    return {"models": [_model_data(texts) for texts in models]}
+
+
+def check_size(cells: int, longest: int) -> None:
     if cells > LARGEST:
-        longest = max(len(anatomy.tokens) for texts in models for anatomy in texts)
         raise ValueError(
             f"{cells:,} cells are too many for a page (up to {LARGEST:,}); the longest text has {longest} tokens: "
             "give shorter or fewer texts"
         )
-    return {"models": [_model_data(texts) for texts in models]}
 
 
 def _model_data(texts: Sequence[Anatomy]) -> dict[str, Any]:

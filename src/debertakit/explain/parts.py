@@ -26,6 +26,7 @@ import torch
 from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
 from debertakit.config import MODEL_TYPES
+from debertakit.finetuning.models import longest_input
 from debertakit.model import DebertaModel, pack_input, relative_table
 
 
@@ -71,20 +72,51 @@ class Anatomy:
         return np.sum(parts, axis=0) if parts else None
 
 
-@torch.no_grad()
+@dataclass(frozen=True)
+class Encoded:
+    """A text as a model reads it."""
+
+    tokens: list[str]
+    inputs: dict[str, torch.Tensor]
+
+
 def take_apart(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> Anatomy:
     """Look into every head over a text or a pair; only its first ``longest`` tokens, if given."""
+    return look(subject, encode(subject, text, pair, longest))
+
+
+def encode(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> Encoded:
+    """The tokenizer's half of ``take_apart``."""
     if not text.strip():
         raise ValueError("the text is empty")
     encoded = subject.tokenizer(text, pair, return_tensors="pt", truncation=longest is not None, max_length=longest)
-    tokens = [readable(subject.tokenizer, piece) for piece in encoded["input_ids"][0].tolist()]
+    pieces = encoded["input_ids"][0].tolist()
+    most, ends_there = longest_input(subject.model, subject.tokenizer)
+    if ends_there and len(pieces) > most:
+        raise ValueError(f"{subject.name} has absolute positions for {most} tokens, and the text has {len(pieces)}")
+    return Encoded([readable(subject.tokenizer, piece) for piece in pieces], dict(encoded))
+
+
+@torch.no_grad()
+def look(subject: Subject, encoded: Encoded) -> Anatomy:
+    """The model's half of ``take_apart``, on the device that it is on."""
     backbone = subject.model.base_model.eval()
+    inputs = {name: values.to(backbone.device) for name, values in encoded.inputs.items()}
     if isinstance(backbone, DebertaModel):
-        attention, parts = _deberta_parts(backbone, encoded)
+        attention, parts = _deberta_parts(backbone, inputs)
     else:
-        output = backbone(**encoded, output_attentions=True)
-        attention, parts = torch.cat(output.attentions), {}
-    return Anatomy(subject.name, tokens, attention.numpy(), {name: part.numpy() for name, part in parts.items()})
+        attention, parts = torch.cat(backbone(**inputs, output_attentions=True).attentions), {}
+    arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
+    return Anatomy(subject.name, encoded.tokens, attention.float().cpu().numpy(), arrays)
+
+
+def cells(subject: Subject, encoded: Encoded) -> int:
+    """Numbers in the ``Anatomy`` of a text, known before it is made."""
+    config = subject.model.config
+    parts = 0
+    if isinstance(subject.model.base_model, DebertaModel) and config.relative_attention and config.pos_att_type:
+        parts = 1 + len(config.pos_att_type)  # c2c and these
+    return config.num_hidden_layers * config.num_attention_heads * len(encoded.tokens) ** 2 * (1 + parts)
 
 
 def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:

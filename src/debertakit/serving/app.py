@@ -9,10 +9,11 @@ import asyncio
 import hmac
 import json
 import logging
+import math
 import mimetypes
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.resources import files
 from typing import Any
@@ -24,11 +25,11 @@ from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, G
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from debertakit.explain.page import page_data
-from debertakit.explain.parts import Subject, take_apart
+from debertakit.explain.parts import Anatomy, Subject, encode, look
 from debertakit.inference.predictor import Predictor
 from debertakit.inference.tasks import TASKS
 from debertakit.serving import schemas
-from debertakit.serving.batcher import Batcher, Busy, checked
+from debertakit.serving.batcher import Batcher, Busy, TooLarge, checked
 
 logger = logging.getLogger("debertakit.serving")
 _FOLDERS = {
@@ -47,11 +48,21 @@ class Limits:
     characters: int = 100_000
     """Of one text."""
     line: int = 1 << 16
-    """Tokens that may wait for a model; past that 429."""
+    """Tokens that may wait for a model; past that 429, and a request of more 413."""
+    masks: int = 64
+    """To be filled in a request."""
+    explained: int = 64
+    """Tokens of a text that /explain looks at; the rest is cut off."""
     seconds: float = 30.0
     """That a request may take; past that 504."""
     wait: float = 0.003
     """Seconds that a first request waits for others to share its batch."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.seconds) and self.seconds > 0):
+            raise ValueError(f"seconds={self.seconds:g}: a finite time above 0")
+        if not (math.isfinite(self.wait) and self.wait >= 0):
+            raise ValueError(f"wait={self.wait:g}: a finite time, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -88,6 +99,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
     limits = limits or Limits()
     metrics = Metrics()
     names = [model.name for model in models]
+    refuse_empty(api_key)
     if len(set(names)) < len(names):
         raise ValueError(f"two models have one name among {', '.join(names)}; name them NAME=FOLDER")
     batchers: dict[str, Batcher] = {}
@@ -96,7 +108,9 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for model in models:
             observe = metrics.observer(model.name)
-            batchers[model.name] = Batcher(model.predictor, wait=limits.wait, line=limits.line, observe=observe)
+            batchers[model.name] = Batcher(
+                model.predictor, wait=limits.wait, line=limits.line, masks=limits.masks, observe=observe
+            )
             batchers[model.name].start()
         app.state.ready = True
         yield
@@ -111,22 +125,16 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
     app.middleware("http")(_observed(metrics))
     app.add_exception_handler(RequestValidationError, _unreadable)
     app.add_exception_handler(HTTPException, _plain)
-    guard = [Depends(_guard(api_key))] if api_key else []
+    guard = [Depends(_guard(api_key))] if api_key is not None else []
+    explaining = asyncio.Lock()
 
     async def answer(task: str, request: Any) -> dict[str, Any]:
         model = choose(models, task, request.model)
         items = [item.model_dump(exclude_none=True) for item in request.inputs]
         _within(items, limits)
-        batcher = batchers[model.name]
-        try:
+        with _told(limits):
             passed = checked(model.predictor, items)
-            results = await asyncio.wait_for(batcher.submit(passed), limits.seconds)
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
-        except Busy as busy:
-            raise HTTPException(429, str(busy), headers={"Retry-After": str(busy.retry_after)}) from None
-        except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-            raise HTTPException(504, f"not answered within {limits.seconds:g} s") from None
+            results = await asyncio.wait_for(batchers[model.name].submit(passed), limits.seconds)
         return {"model": model.name, "results": [asdict(result) for result in results]}
 
     for task in dict.fromkeys(model.task for model in models):
@@ -134,21 +142,23 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
 
     @app.post("/explain", dependencies=guard)
     async def explain(request: schemas.Explain) -> dict[str, Any]:
-        """Every head's attention over a text, taken apart: what the page's explorer draws."""
+        """Every head's attention over a text, taken apart: what the page's explorer draws. One at a time."""
         named = [model for name in (request.model, request.against) if name for model in models if model.name == name]
         if len(named) < 1 + (request.against is not None):
             raise HTTPException(404, f"no such model; there is {', '.join(names)}")
-        loop = asyncio.get_running_loop()
-        try:
-            anatomies = [
-                await loop.run_in_executor(
-                    batchers[model.name].thread, take_apart, _subject(model), request.text, None, 64
-                )
-                for model in named
-            ]
-            return page_data([[anatomy] for anatomy in anatomies])
-        except ValueError as error:
-            raise HTTPException(422, str(error)) from None
+        for model in named:
+            if not _explains(model):
+                raise HTTPException(422, f"{model.name} cannot be explained: only a DeBERTa that runs in torch can")
+        if explaining.locked():
+            raise HTTPException(429, "another text is being explained; try again in 1 s", headers={"Retry-After": "1"})
+
+        async def explained() -> dict[str, Any]:
+            anatomies = [await _anatomy(model, batchers[model.name], request.text, limits) for model in named]
+            return await asyncio.to_thread(page_data, [[anatomy] for anatomy in anatomies])
+
+        async with explaining:
+            with _told(limits):
+                return await asyncio.wait_for(explained(), limits.seconds)
 
     @app.get("/", include_in_schema=False)
     @app.get("/page/{name}", include_in_schema=False)
@@ -212,18 +222,41 @@ def _within(items: list[dict[str, Any]], limits: Limits) -> None:
                 raise HTTPException(413, f"inputs[{number}].{field} has {size} characters; at most {limits.characters}")
 
 
-def _subject(model: Model) -> Subject:
-    return Subject(model.name, model.predictor.model, model.predictor.tokenizer)
+@contextmanager
+def _told(limits: Limits) -> Iterator[None]:
+    """What goes wrong with a request, as the status that says so."""
+    try:
+        yield
+    except ValueError as error:
+        raise HTTPException(422, str(error)) from None
+    except TooLarge as error:
+        raise HTTPException(413, str(error)) from None
+    except Busy as busy:
+        raise HTTPException(429, str(busy), headers={"Retry-After": str(busy.retry_after)}) from None
+    except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
+        raise HTTPException(504, f"not answered within {limits.seconds:g} s") from None
+
+
+async def _anatomy(model: Model, batcher: Batcher, text: str, limits: Limits) -> Anatomy:
+    """Encoded where the model's other texts are, for its tokenizer is one; looked at where its batches run."""
+    subject = Subject(model.name, model.predictor.model, model.predictor.tokenizer)
+    loop = asyncio.get_running_loop()
+    encoded = await loop.run_in_executor(batcher.encoders, encode, subject, text, None, limits.explained)
+    return await loop.run_in_executor(batcher.thread, look, subject, encoded)
+
+
+def _explains(model: Model) -> bool:
+    """Not ONNX, nor another encoder."""
+    from debertakit.model import DebertaPreTrainedModel
+
+    return isinstance(model.predictor.model, DebertaPreTrainedModel)
 
 
 def _info(model: Model) -> dict[str, Any]:
-    from debertakit.model import DebertaPreTrainedModel
-
     config = model.predictor.model.config
     named = model.task in ("classify", "ner") and config.num_labels > 1
     labels = [config.id2label[index] for index in range(config.num_labels)] if named else []
-    explains = isinstance(model.predictor.model, DebertaPreTrainedModel)
-    return {"name": model.name, "task": model.task, "labels": labels, "explains": explains}
+    return {"name": model.name, "task": model.task, "labels": labels, "explains": _explains(model)}
 
 
 # ------------------------------------------------------------------------------------------------- around the requests
@@ -289,6 +322,12 @@ def _observed(metrics: Metrics) -> Any:
             logger.info(json.dumps({"time": round(time.time(), 3), **line}))
 
     return observe
+
+
+def refuse_empty(api_key: str | None) -> None:
+    """An empty key would be no key, without anybody having said so."""
+    if api_key is not None and not api_key.strip():
+        raise ValueError("the API key is empty; give one, or leave --api-key and DEBERTA_API_KEY out")
 
 
 def _guard(api_key: str) -> Callable[[Request], None]:

@@ -4,8 +4,10 @@
     _work     takes the first in line, adds those behind it up to a budget of tokens or a moment of waiting, and runs
               them in a thread of its own; each caller gets what its own rows gave
 
-The line is bounded in tokens: past that ``Busy`` is raised at once, with a guess at when to come back. A caller that
-has gone, or waited too long, is left out before the model runs.
+The line is bounded in tokens: past that ``Busy`` is raised at once, with a guess at when to come back; a request that
+is longer than the whole line is ``TooLarge``. A caller that has gone, or waited too long, leaves the line at once.
+
+A tokenizer keeps the settings of its last call, so everything that calls it runs in one thread, ``encoders``.
 """
 
 import asyncio
@@ -20,8 +22,12 @@ from typing import Any
 import numpy as np
 
 from debertakit.finetuning.features import Row
+from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Result
+
+MASK_TOKENS = 8
+"""What a mask counts for in a batch, in tokens: its logits are as wide as the vocabulary."""
 
 
 class Busy(Exception):
@@ -32,11 +38,21 @@ class Busy(Exception):
         self.retry_after = retry_after
 
 
-@dataclass
+class TooLarge(Exception):
+    """A request that would not be taken later either."""
+
+
+@dataclass(eq=False)
 class Job:
     rows: list[Row]
     tokens: int
+    masks: int
     done: "asyncio.Future[list[np.ndarray]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    @property
+    def weight(self) -> int:
+        """Tokens of a batch's budget."""
+        return self.tokens + MASK_TOKENS * self.masks
 
 
 class Batcher:
@@ -46,10 +62,12 @@ class Batcher:
         *,
         wait: float = 0.003,
         line: int = 1 << 16,
+        masks: int = 64,
         observe: Callable[[int, int, float], None] = lambda jobs, tokens, seconds: None,
     ):
-        """``wait``: seconds that a first caller waits for others. ``line``: tokens that may wait."""
-        self.predictor, self.wait, self.limit, self.observe = predictor, wait, line, observe
+        """``wait``: seconds that a first caller waits for others. ``line``: tokens that may wait. ``masks``: of one
+        request."""
+        self.predictor, self.wait, self.limit, self.masks, self.observe = predictor, wait, line, masks, observe
         self.line: deque[Job] = deque()
         self.waiting = 0
         self.rate = 2000.0  # tokens a second, as measured on the way
@@ -61,19 +79,46 @@ class Batcher:
     async def submit(self, items: Sequence[Input]) -> list[Result]:
         """Results for inputs that ``predictor.check`` has passed."""
         guess = sum(map(guessed_tokens, items))
-        if self.waiting and self.waiting + guess > self.limit:
-            raise Busy(max(1, math.ceil(self.waiting / self.rate)))
+        if guess > 2 * self.limit:  # a guess may be wrong by half: near the limit the tokens are counted first
+            raise TooLarge(f"about {guess:,} tokens; a request may have {self.limit:,}")
+        self._check_room(guess)
         self.waiting += guess  # of those that are being encoded; a full line is refused before that work
+        loop = asyncio.get_running_loop()
         try:
-            loop = asyncio.get_running_loop()
-            rows = await loop.run_in_executor(self.encoders, self.predictor.encode, items)
+            rows, masks = await loop.run_in_executor(self.encoders, self._encode, items)
         finally:
             self.waiting -= guess
-        job = Job(rows, sum(row.tokens for row in rows))
+        job = Job(rows, sum(row.tokens for row in rows), masks)
+        if job.tokens > self.limit:
+            raise TooLarge(f"{job.tokens:,} tokens; a request may have {self.limit:,}")
+        self._check_room(job.tokens)
         self.line.append(job)
         self.waiting += job.tokens
         self.arrived.set()
-        return self.predictor.decide(items, rows, await job.done)
+        try:
+            outputs = await job.done
+        finally:
+            if job in self.line:  # the caller gave up
+                self.line.remove(job)
+                self.waiting -= job.tokens
+        return await loop.run_in_executor(self.encoders, self.predictor.decide, items, rows, outputs)
+
+    def _check_room(self, tokens: int) -> None:
+        if self.waiting and self.waiting + tokens > self.limit:
+            raise Busy(max(1, math.ceil(self.waiting / self.rate)))
+
+    def _encode(self, items: Sequence[Input]) -> tuple[list[Row], int]:
+        """The rows, and how many masks are to be filled in them."""
+        rows = self.predictor.encode(items)
+        if not isinstance(self.predictor, MaskFiller):
+            return rows, 0
+        longest, most = max(row.tokens for row in rows), max(self.predictor.budget, self.predictor.max_length)
+        if longest > most:  # other tasks read long texts in windows
+            raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
+        masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
+        if masks > self.masks:
+            raise TooLarge(f"{masks:,} masks; a request may have {self.masks}")
+        return rows, masks
 
     def start(self) -> None:
         self.worker = asyncio.get_running_loop().create_task(self._work())
@@ -89,52 +134,63 @@ class Batcher:
         self.encoders.shutdown()
 
     async def _work(self) -> None:
-        loop = asyncio.get_running_loop()
         while True:
             while not self.line:
                 self.arrived.clear()
                 await self.arrived.wait()
             if self.waiting < self.predictor.budget and self.wait:
                 await asyncio.sleep(self.wait)
-            jobs = self._take()
-            if not jobs:
-                continue
-            rows = [row for job in jobs for row in job.rows]
-            tokens = sum(job.tokens for job in jobs)
-            began = time.perf_counter()
-            try:
-                outputs = await loop.run_in_executor(self.thread, self.predictor.run, rows)
-            except Exception as error:  # whatever it was, it was these callers' and not the server's end
+            await self._run(self._take())
+
+    async def _run(self, jobs: list[Job]) -> None:
+        """All rows together. If that fails, the rows of one caller may be why: then each caller's alone."""
+        jobs = [job for job in jobs if not job.done.done()]  # a caller that gave up has cancelled it
+        if not jobs:
+            return
+        rows = [row for job in jobs for row in job.rows]
+        tokens = sum(job.tokens for job in jobs)
+        began = time.perf_counter()
+        try:
+            outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.predictor.run, rows)
+        except Exception as error:  # whatever it was, it was these callers' and not the server's end
+            if len(jobs) > 1:
                 for job in jobs:
-                    if not job.done.done():
-                        job.done.set_exception(error)
-                continue
-            seconds = time.perf_counter() - began
-            self.rate = 0.9 * self.rate + 0.1 * tokens / max(seconds, 1e-6)
-            self.observe(len(jobs), tokens, seconds)
-            start = 0
-            for job in jobs:
-                if not job.done.done():
-                    job.done.set_result(outputs[start : start + len(job.rows)])
-                start += len(job.rows)
+                    await self._run([job])
+            elif not jobs[0].done.done():
+                jobs[0].done.set_exception(error)
+            return
+        seconds = time.perf_counter() - began
+        self.rate = 0.9 * self.rate + 0.1 * tokens / max(seconds, 1e-6)
+        self.observe(len(jobs), tokens, seconds)
+        start = 0
+        for job in jobs:
+            if not job.done.done():
+                job.done.set_result(outputs[start : start + len(job.rows)])
+            start += len(job.rows)
 
     def _take(self) -> list[Job]:
-        """From the front of the line, up to the budget; at least one."""
+        """From the front of the line, up to the budget; at least one, if there is any."""
         jobs: list[Job] = []
         room = self.predictor.budget
-        while self.line and (not jobs or self.line[0].tokens <= room):
+        while self.line and (not jobs or self.line[0].weight <= room):
             job = self.line.popleft()
             self.waiting -= job.tokens
-            if not job.done.done():  # a caller that gave up has cancelled it
-                jobs.append(job)
-                room -= job.tokens
+            jobs.append(job)
+            room -= job.weight
         return jobs
 
 
 def guessed_tokens(item: Input) -> int:
-    """Before they are counted: four bytes of text to a token, in English as in Chinese, more or less."""
-    values = [value if isinstance(value, (list, tuple)) else [value] for value in item.values()]
-    return 3 + sum(len(str(text).encode("utf-8", "replace")) for texts in values for text in texts) // 4
+    """Before they are counted: four bytes of text to a token, in English as in Chinese, more or less. A text with
+    labels or options is read once with each."""
+    once = sum(_bytes(value) for value in item.values() if isinstance(value, str))
+    lists = [value for value in item.values() if isinstance(value, (list, tuple))]
+    with_each = [_bytes(str(text)) for texts in lists for text in texts] or [0]
+    return sum(3 + (once + size) // 4 for size in with_each)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "replace"))
 
 
 def checked(predictor: Predictor, items: Sequence[Any]) -> list[Input]:

@@ -1,7 +1,10 @@
 """``deberta serve``: load the models, then serve until SIGTERM or Ctrl-C; what is under way is finished first."""
 
+import errno
 import logging
+import socket
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -22,34 +25,70 @@ def serve(
     try:
         import uvicorn
 
-        from debertakit.serving.app import Limits, Model, create_app
+        from debertakit.serving.app import Limits, Model, create_app, refuse_empty
     except ImportError as error:
         raise ImportError(f"serving needs packages ({error.name}): pip install 'debertakit[serve]'") from None
+    refuse_empty(api_key)
+    within = Limits(**limits)
     if host not in ("127.0.0.1", "localhost", "::1") and api_key is None:
         print(f"deberta: serving on {host} without an API key: whoever reaches it may use it", file=sys.stderr)
-    models = []
-    for spec in specs:
-        name, path, task = parse(spec)
-        options = {"labels": labels} if labels and task == "zero-shot" else {}
-        print(f"loading {path}", file=sys.stderr)
-        predictor = load(path, task, backend=backend, **options)
-        models.append(Model(name, _task_of(predictor), predictor))
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-    app = create_app(models, Limits(**limits), api_key)
+    with ExitStack() as closing:
+        sockets = [closing.enter_context(made) for made in bound(host, port)]  # a taken port is told before the loading
+        models = []
+        for spec in specs:
+            name, path, task = parse(spec)
+            options = {"labels": labels} if labels and task == "zero-shot" else {}
+            print(f"loading {path}", file=sys.stderr)
+            predictor = load(path, task, backend=backend, **options)
+            models.append(Model(name, _task_of(predictor), predictor))
+        logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+        app = create_app(models, within, api_key)
 
-    class Server(uvicorn.Server):
-        def handle_exit(self, sig: int, frame: Any) -> None:
-            app.state.ready = False  # /ready says so while the last requests are answered
-            super().handle_exit(sig, frame)
+        class Server(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: Any) -> None:
+                app.state.ready = False  # /ready says so while the last requests are answered
+                super().handle_exit(sig, frame)
 
-    config = uvicorn.Config(
-        app, host, port, log_config=None, access_log=False, timeout_graceful_shutdown=int(limits.get("seconds", 30)) + 5
-    )
-    server = Server(config)
-    print(f"http://{host}:{port}  (page: /, API: /docs, metrics: /metrics)", file=sys.stderr)
-    server.run()
-    if not server.started:
-        raise OSError(f"could not serve on {host}:{port}; is the port taken?")
+        patience = int(within.seconds) + 5
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=patience)
+        print(f"http://{host}:{port}  (page: /, API: /docs, metrics: /metrics)", file=sys.stderr)
+        Server(config).run(sockets=sockets)
+
+
+def bound(host: str, port: int) -> list[socket.socket]:
+    """A socket on each address of the host. They do not listen yet: until the models are loaded nobody gets through."""
+    made: list[socket.socket] = []
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
+            if one := _bound(family, address):
+                made.append(one)
+        if not made:
+            raise OSError(errno.EADDRNOTAVAIL, "no such address on this machine")
+    except OSError as error:
+        for one in made:
+            one.close()
+        raise OSError(f"could not serve on {host}:{port}: {error.strerror or error}") from None
+    return made
+
+
+def _bound(family: int, address: Any) -> socket.socket | None:
+    """None for an address that this machine has not, as ::1 where there is no IPv6: localhost has another."""
+    made = None
+    try:
+        made = socket.socket(family, socket.SOCK_STREAM)
+        if sys.platform != "win32":  # there it would let two servers have one port
+            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        made.bind(address)
+    except OSError as error:
+        if made is not None:
+            made.close()
+        if error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):
+            return None
+        raise
+    return made
 
 
 def parse(spec: str) -> tuple[str, str, str | None]:

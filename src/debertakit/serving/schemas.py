@@ -7,6 +7,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from debertakit.inference.results import Answers, Chosen, Classification, Embedding, Entities, Filled, Score
 
 R = TypeVar("R")
+LABELS = 128
+"""Labels or options of one text at most: it is read once with each."""
 
 
 class Strict(BaseModel):
@@ -29,7 +31,7 @@ class Pair(Strict):
 
 class WithLabels(Strict):
     text: str
-    labels: list[str] = Field(min_length=1)
+    labels: list[str] = Field(min_length=1, max_length=LABELS)
 
 
 class QuestionInput(Strict):
@@ -40,7 +42,7 @@ class QuestionInput(Strict):
 class OptionsInput(Strict):
     text: str
     pair: str | None = None
-    options: list[str] = Field(min_length=2)
+    options: list[str] = Field(min_length=2, max_length=LABELS)
 
 
 I = TypeVar("I", bound=BaseModel)  # noqa: E741
