@@ -24,6 +24,22 @@ def test_deberta_gets_our_heads_and_others_transformers(tmp_path):
     assert isinstance(load_model(tmp_path / "d", "qa"), heads.DebertaForQuestionAnswering)
 
 
+@pytest.mark.parametrize("kind", ["albert", "distilbert", "xlnet", "mpnet"])
+def test_the_dropout_before_the_classifier_goes_by_each_familys_name(tmp_path, kind):
+    shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
+    if kind == "distilbert":
+        shape = {"dim": 16, "n_layers": 1, "n_heads": 2, "hidden_dim": 16}
+    if kind == "xlnet":
+        shape = {"d_model": 16, "n_layer": 1, "n_head": 2, "d_inner": 16}
+    config = transformers.AutoConfig.for_model(kind, vocab_size=40, **shape)
+    transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
+    model = load_model(tmp_path, "single-label", LABELS, cls_dropout=0.3)
+    assert model.config.num_labels == 3
+    assert any(module.p == 0.3 for module in model.modules() if isinstance(module, torch.nn.Dropout)) == (
+        kind in ("albert", "distilbert")
+    )
+
+
 def test_weights_are_fp32_whatever_the_file_holds(tmp_path):
     folder = tiny.bert(tmp_path)
     transformers.BertModel.from_pretrained(folder).half().save_pretrained(folder)

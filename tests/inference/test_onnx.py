@@ -97,6 +97,12 @@ def test_every_variant(variant):
     check(randomise(heads.DebertaForSequenceClassification(small(**config))), [(2, 19), (1, 45)])
 
 
+def test_a_model_that_learnt_on_since_its_last_export():
+    model = randomise(heads.DebertaForSequenceClassification(small(num_hidden_layers=1)))
+    onnx_model(model)
+    check(randomise(model), [(2, 9)])
+
+
 @pytest.mark.parametrize("name", ["deberta-base", "deberta-v3-base"])
 def test_past_512_tokens(name):
     check(randomise(heads.DebertaForMaskedLM(small(name))), [(1, 700)])

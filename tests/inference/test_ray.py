@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import dataset, parquet
 
-from debertakit.inference.ray import predict_with_ray
+from debertakit.inference.ray import Stage, predict_with_ray
 from debertakit.inference.tasks import load
 from tests.inference import material
 from tests.inference.test_tasks import LABELS, TEXTS
@@ -70,6 +70,16 @@ def test_every_row_once_though_a_worker_was_killed(folder, source, tmp_path, mon
     expected = load(folder)([ROWS[i]["words"] for i in some])
     assert [rows[i]["prediction"] for i in some] == [result.labels[0] for result in expected]
     assert not (tmp_path / "out.parquet.part").exists()
+
+
+def test_a_block_keeps_its_types(folder):
+    kinds = pyarrow.schema([("words", pyarrow.large_string()), ("n", pyarrow.int8())], metadata={"made": "by hand"})
+    block = pyarrow.table({"words": [" ", "the cat"], "n": [None, 3]}, schema=kinds)
+    stage = Stage(str(folder), None, {}, {"text": "words"})
+    found = stage(block)
+    assert found.select(range(2)).equals(block, check_metadata=True)
+    assert found.column("error").to_pylist() == ["text is empty", None]
+    assert stage(block.slice(0, 1)).schema == found.schema == stage(block.slice(1)).schema
 
 
 def test_what_cannot_be_done_is_said_before_the_cluster_starts(folder, source, tmp_path, monkeypatch):

@@ -1,9 +1,15 @@
 """Each predictor against the model asked directly."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
+from transformers import BertConfig, BertForMaskedLM, BertModel, XLNetConfig, XLNetModel
 
+from debertakit.finetuning.models import longest_input
+from debertakit.inference.fill import MaskFiller
 from debertakit.inference.results import Classification, Score
 from debertakit.inference.tasks import (
     EntityTagger,
@@ -93,6 +99,15 @@ def test_long_texts(tokenizer):
         TextClassifier(model, tokenizer, long="short")
 
 
+@pytest.mark.parametrize(
+    ("cls", "head"),
+    [(EntityTagger, "TokenClassification"), (QuestionAnswerer, "QuestionAnswering"), (MaskFiller, "MaskedLM")],
+)
+def test_tasks_that_cannot_cut_say_so(cls, head, tokenizer):
+    with pytest.raises(ValueError, match="long='cut' does not work for this task: windows, whole"):
+        cls(material.model(head), tokenizer, long="cut")
+
+
 def test_a_long_pair_keeps_the_short_text_in_every_window(tokenizer):
     model = material.model("SequenceClassification", **LABELS)
     predict = TextClassifier(model, tokenizer)
@@ -119,6 +134,11 @@ def test_zero_shot(tokenizer):
     assert [found[x] for x in labels] == pytest.approx([softmax(row[[0, 2]])[1] for row in each], abs=1e-5)
     with pytest.raises(ValueError, match="needs labels"):
         several("a text")
+    with pytest.raises(ValueError, match="labels must be a list of texts, not str"):
+        several({"text": "a", "labels": "film"})
+    braces = ZeroShotClassifier(model, tokenizer, labels=["film {0}", "river"], template="the {film} is {}")
+    expected = [tokenizer(TEXTS[1], f"the {{film}} is {x}")["input_ids"] for x in ("film {0}", "river")]
+    assert [row.ids[0] for row in braces.encode([braces.check(TEXTS[1])])] == expected
     with pytest.raises(ValueError, match="model of entailment"):
         ZeroShotClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
 
@@ -136,6 +156,8 @@ def test_entities_of_tags():
     assert found[0].score == pytest.approx(0.7)
     split = entities("ab", [(0, 1), (1, 2)], ["B-PER", "B-PER"], [1, 1])
     assert [e.text for e in split] == ["a", "b"]
+    plain = entities(text, places, ["PER", "PER", "O", "O", "LOC", "PER", "PER"], [1] * 7)
+    assert [(e.type, e.text) for e in plain] == [("PER", "Ann Lee"), ("LOC", "Rome"), ("PER", ",Italy")]
 
 
 def test_tagging_a_text_with_its_places(tokenizer):
@@ -214,6 +236,74 @@ def test_embeddings(tmp_path):
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
 
+def test_pooling_goes_by_the_folder(tmp_path):
+    from debertakit.inference.onnx import export_onnx
+
+    folder = material.saved(tmp_path / "m", "")
+    stored = folder / "1_Pooling" / "config.json"
+    stored.parent.mkdir()
+    (folder / "modules.json").write_text("[]")
+    for mode in ({"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False}, {"pooling_mode": "cls"}):
+        stored.write_text(json.dumps(mode))
+        assert load(folder).pooling == "cls"
+    export_onnx(folder, tmp_path / "onnx")
+    exported = load(tmp_path / "onnx", backend="onnx")
+    assert exported.pooling == "cls"
+    assert exported(TEXTS[0]).embedding == pytest.approx(load(folder)(TEXTS[0]).embedding, abs=1e-4)
+    assert (tmp_path / "onnx" / "modules.json").is_file()
+    for mode in ("max_tokens", "weightedmean_tokens", "lasttoken"):
+        stored.write_text(json.dumps({"pooling_mode_mean_tokens": False, f"pooling_mode_{mode}": True}))
+        with pytest.raises(ValueError, match=f"pools by {mode}; embed can mean or cls"):
+            load(folder)
+    assert load(folder, pooling="mean").pooling == "mean"
+
+
+def test_a_graph_of_logits_gives_no_vectors(tmp_path):
+    from debertakit.inference.onnx import export_onnx
+
+    export_onnx(material.saved(tmp_path / "m", "SequenceClassification", **LABELS), tmp_path / "onnx")
+    with pytest.raises(ValueError, match="its graph gives logits, no last_hidden_state"):
+        load(tmp_path / "onnx", "embed", backend="onnx")
+
+
+def test_a_head_without_trained_weights_is_refused(tmp_path):
+    folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    save_file({name: value for name, value in weights.items() if name != "classifier.bias"}, file)
+    with pytest.raises(ValueError, match=r"no trained head of this shape: classifier\.bias"):
+        load(folder)
+    save_file({**weights, "classifier.weight": torch.zeros(5, 32), "classifier.bias": torch.zeros(5)}, file)
+    with pytest.raises(ValueError, match=r"no trained head of this shape: classifier\.bias"):
+        load(folder)
+    save_file({name: value for name, value in weights.items() if "layer.1.output.dense" not in name}, file)
+    with pytest.raises(ValueError, match=r"no trained head of this shape: deberta\.encoder\.layer\.1"):
+        load(folder)
+
+
+def test_another_encoder_with_and_without_its_head(tmp_path, tokenizer):
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 16}
+    config = BertConfig(
+        vocab_size=len(tokenizer), max_position_embeddings=64, architectures=["BertForMaskedLM"], **shape
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path / "whole")
+    tokenizer.save_pretrained(tmp_path / "whole")
+    assert len(load(tmp_path / "whole")("the [MASK]").masks[0]) == 5
+    BertModel(config).save_pretrained(tmp_path / "bare")
+    written = json.loads((tmp_path / "bare" / "config.json").read_text())
+    (tmp_path / "bare" / "config.json").write_text(json.dumps({**written, "architectures": ["BertForMaskedLM"]}))
+    with pytest.raises(ValueError, match="has no weights for cls"):
+        load(tmp_path / "bare", "fill")
+
+
+def test_an_encoder_without_a_longest_text(tokenizer):
+    model = XLNetModel(XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16))
+    assert longest_input(model, tokenizer) == (64, False)
+    endless = material.tokenizer()
+    endless.model_max_length = int(1e30)
+    assert longest_input(model, endless) == (512, False)
+
+
 def test_the_head_chooses_the_task(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
     assert isinstance(load(folder)("the cat"), Classification)
@@ -223,7 +313,10 @@ def test_the_head_chooses_the_task(tmp_path):
         load(folder, "clasify")
 
 
-@pytest.mark.parametrize("item", ["", "  ", {"txt": "a"}, 3, {"text": 5}, None])
+@pytest.mark.parametrize(
+    "item",
+    ["", "  ", {"txt": "a"}, 3, {"text": 5}, None, {"text": None}, {"text": ["a", "b"]}, {"text": "a", "pair": ["b"]}],
+)
 def test_inputs_that_cannot_be_read(item, tokenizer):
     predict = TextClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
     with pytest.raises(ValueError, match=r"empty|missing|needs|text"):

@@ -28,6 +28,8 @@ PROBLEMS: dict[Kind, str] = {
     "multi-label": "multi_label_classification",
     "regression": "regression",
 }
+DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
+"""What configs call the dropout before the classifier: ours, BERT's, ALBERT's, DistilBERT's; XLNet's has none."""
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 
 
@@ -59,8 +61,16 @@ def load_tokenizer_of(path: str | Path) -> Any:
         raise ValueError(f"{path} holds no tokenizer: {_first_line(error)}") from None
 
 
-def load_model(path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_dropout: float | None = None) -> Any:
-    """The model of a folder or hub name under a head for ``kind``, new unless the file has one that fits."""
+def load_model(
+    path: str | Path,
+    kind: Kind,
+    labels: tuple[str, ...] = (),
+    cls_dropout: float | None = None,
+    *,
+    whole: bool = False,
+) -> Any:
+    """The model of a folder or hub name under a head for ``kind``, new unless the file has one that fits; ``whole``:
+    the file must have it all."""
     config = load_config(path)
     ours = config.model_type in MODEL_TYPES
     fields: dict[str, Any] = {}
@@ -71,19 +81,28 @@ def load_model(path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_d
         fields["label2id"] = {label: index for index, label in enumerate(labels)}
     if kind in PROBLEMS:
         fields["problem_type"] = PROBLEMS[kind]
-    if cls_dropout is not None:
-        fields["cls_dropout" if ours else "classifier_dropout"] = cls_dropout
+    dropout = next((name for name in DROPOUTS if hasattr(config, name)), None)
+    if cls_dropout is not None and dropout is not None:
+        fields[dropout] = cls_dropout
     if ours:
         from debertakit import heads
 
         cls = getattr(heads, f"DebertaFor{HEADS[kind]}")
         if is_seq2seq(path):
+            if whole:
+                raise ValueError(f"{path} has no trained head of this shape: it is a DeBERTa-D")
             return _encoder_of(path, cls, config, fields)
     else:
         import transformers
 
         cls = getattr(transformers, f"AutoModelFor{HEADS[kind]}")
-    return cls.from_pretrained(path, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
+    model, info = cls.from_pretrained(
+        path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
+    )
+    lacking = sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
+    if whole and lacking:
+        raise ValueError(f"{path} has no trained head of this shape: {lacking[0]} is missing or of another size")
+    return model
 
 
 def _encoder_of(path: str | Path, cls: type, config: DebertaConfig, fields: dict[str, Any]) -> Any:
@@ -97,7 +116,12 @@ def _encoder_of(path: str | Path, cls: type, config: DebertaConfig, fields: dict
 def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
     """Tokens that the model was made for, and whether more are impossible (absolute positions end there)."""
     config = model.config
-    longest = min(config.max_position_embeddings, tokenizer.model_max_length)
+    longest = tokenizer.model_max_length
+    positions = getattr(config, "max_position_embeddings", None) or -1
+    if positions > 0:
+        longest = min(longest, positions)
+    elif longest > 10**6:  # XLNet has no end, and its tokenizer's is a number for "none"
+        longest = 512
     if config.model_type in MODEL_TYPES:
         return longest, config.position_biased_input
     for name, table in model.named_modules():

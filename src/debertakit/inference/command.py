@@ -33,6 +33,10 @@ def predict(
         raise ValueError("give texts, or --file and --out")
     if file is not None and out is None:
         raise ValueError("--file needs --out, the file for the predictions")
+    alone = {"--out": out, "--column": columns} if file is None else {"--pair": pair, "--json": as_json or None}
+    for option, value in alone.items():
+        if value is not None and value != []:
+            raise ValueError(f"{option} belongs to --file" if file is None else f"{option} does not go with --file")
     if engine not in ("local", "ray"):
         raise ValueError(f"--engine {engine}: local or ray")
     if engine == "ray" and file is None:
@@ -68,11 +72,15 @@ def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
 
 def inputs(predictor: Predictor, texts: list[str], pair: str | None) -> list[dict[str, Any]]:
     """Texts of the command line as inputs: one each, or the fields of one (a question and its context, ...)."""
+    given = {} if pair is None else {"pair": pair}
+    known = (*predictor.fields, *predictor.optional)
+    if given and "pair" not in known:
+        raise ValueError(f"--pair: this task has no pair; it reads {', '.join(known)}")
     if isinstance(predictor, OptionChooser):
-        return [{"text": texts[0], "options": texts[1:]}]
-    fields = predictor.fields
+        return [{"text": texts[0], "options": texts[1:], **given}]
+    fields = [field for field in predictor.fields if field not in given]
     if len(fields) == 1:
-        return [{fields[0]: text, **({"pair": pair} if pair is not None else {})} for text in texts]
+        return [{fields[0]: text, **given} for text in texts]
     if len(texts) != len(fields):
         raise ValueError(f"this task needs {' and '.join(fields)}, in that order; got {len(texts)} texts")
     return [dict(zip(fields, texts, strict=True))]

@@ -7,12 +7,11 @@ row is the input's columns and
     details      all that the predictor says (results.py), as JSON
     error        why there is no prediction; such rows are counted and do not stop the work
 
-Each block of rows is a file in ``OUT.parts``, written aside and renamed; when all are there they become ``OUT``. A run
-that was cut off finds its blocks and goes on behind them.
+For each block of rows ``OUT.parts`` gets a file with what is added, written aside and renamed; when all are there the
+source is read once more and both become ``OUT``. A run that was cut off finds its blocks and goes on behind them.
 """
 
 import csv
-import io
 import json
 import shutil
 import sys
@@ -23,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from debertakit.finetuning.problems import Problems
-from debertakit.finetuning.rows import Row, lines, quoting_of, read_rows, table
-from debertakit.inference.predictor import LOOK_AHEAD, Input, Predictor
+from debertakit.finetuning.rows import JSON_LINES, Row, json_lines, json_values, lines, parquet, quoting_of, table
+from debertakit.inference.predictor import LISTS, LOOK_AHEAD, Input, Predictor
 from debertakit.inference.results import (
     Answers,
     Chosen,
@@ -43,6 +42,9 @@ if TYPE_CHECKING:
 ADDED = ("prediction", "details", "error")
 OUTPUTS = (".jsonl", ".csv", ".tsv", ".parquet")
 JOB = "job.json"
+WEIGHTS = (".safetensors", ".bin", ".onnx", ".data")
+Said = dict[str, Any]
+"""Prediction, details and error of a row."""
 
 
 @dataclass(frozen=True)
@@ -56,60 +58,61 @@ def predict_file(
     predictor: Predictor, source: str | Path, out: str | Path, *, columns: dict[str, str] | None = None, name: str = ""
 ) -> Counts:
     """``columns``: which column holds a field of the predictor, where the names differ. ``name``: of the model, so that
-    a run is not taken up by another."""
+    a run is not taken up by another; by default where it was loaded from."""
     path, target = Path(source), Path(out)
-    if target.suffix not in OUTPUTS:
+    if target.suffix.lower() not in OUTPUTS:
         raise ValueError(f"{target}: write to {', '.join(OUTPUTS)}")
     if not path.is_file():
         raise ValueError(f"{path}: no such file")
     if target.resolve() == path.resolve():
         raise ValueError(f"{target} is the input itself")
+    if target.suffix.lower() == ".parquet":
+        _need_pyarrow(target)
     given = columns or {}
+    names, total = _look(path)
+    check_columns(predictor, names, given)
+    job = _job(predictor, path, given, name)
+    parts = _open_parts(target, job)
+    counts = Counts()
     problems = Problems(path)
     rows = _rows(path, problems)
-    first = list(islice(rows, LOOK_AHEAD))
-    if not first:
-        raise ValueError(f"{path}: no rows to predict on" + (f"; {problems.skipped[0]}" if problems.skipped else ""))
-    check_columns(predictor, list(dict.fromkeys(column for row in first for column in row.values)), given)
-    rows = chain(first, rows)
-    parts = _open_parts(target, path, given, f"{name} {type(predictor).__name__}")
-    counts = Counts()
-    suffix = target.suffix
-    before = LOOK_AHEAD * sum(1 for _ in parts.glob(f"*{suffix}"))
-    with Progress("predicting", "rows", _count(path), before, before) as progress:
+    before = LOOK_AHEAD * len(_blocks(parts))
+    with Progress("predicting", "rows", total, before, before) as progress:
         for number in range(sys.maxsize):
             block = list(islice(rows, LOOK_AHEAD))
             if not block:
                 break
-            file = parts / f"{number:08d}{suffix}"
+            file = parts / f"{number:08d}.jsonl"
+            said = _said(file) if file.exists() else answer(predictor, block, given)
             if not file.exists():
-                _write_aside(file, answer(predictor, block, given))
-            counts = Counts(counts.rows + len(block), counts.errors + _errors(file, suffix))
+                _write_aside(file, said)
+            errors = sum(one["error"] is not None for one in said)
+            counts = Counts(counts.rows + len(block), counts.errors + errors)
             progress.show(counts.rows, counts.rows)
-    _join(parts, target)
+    if _stamp(path) != job["source"][1:]:
+        raise ValueError(f"{path} has changed in the meantime; remove {parts} and begin again")
+    _join(path, parts, target, names, predictor.numeric)
     for problem in problems.skipped[:5]:
         print(f"{problem}; left out", file=sys.stderr)
     return replace(counts, errors=counts.errors + len(problems.skipped))
 
 
-def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) -> list[dict[str, Any]]:
-    """The rows with their predictions, or with what is wrong with them."""
+def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) -> list[Said]:
+    """For each row what is predicted, or what is wrong with it."""
     items = [_attempt(_input, predictor, row, columns) for row in block]
     good = [item for item in items if not isinstance(item, str)]
     results = _attempt(predictor, good) if good else []
     if isinstance(results, str):  # one of them spoils it; then each for itself
         results = [_attempt(predictor, item) for item in good]
     answers = iter(results)
-    found = []
+    found: list[Said] = []
     for row, item in zip(block, items, strict=True):
         result = item if isinstance(item, str) else next(answers)
-        said: dict[str, Any]
         if isinstance(result, str):
             where = f"row {row.number}: " if row.number else ""
-            said = {"prediction": None, "details": None, "error": f"{where}{result}"}
+            found.append({"prediction": None, "details": None, "error": f"{where}{result}"})
         else:
-            said = {"prediction": headline(result), "details": asdict(result), "error": None}
-        found.append({**row.values, **said})
+            found.append({"prediction": headline(result), "details": asdict(result), "error": None})
     return found
 
 
@@ -122,25 +125,40 @@ def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_columns(predictor: Predictor, names: Collection[str], columns: dict[str, str]) -> None:
-    """Refuses a file that has not what every row needs."""
-    for field in predictor.fields:
+    """Refuses a file that has not what every row needs, or not what it is said to have."""
+    known = (*predictor.fields, *predictor.optional)
+    for field in columns:
+        if field not in known:
+            raise ValueError(f"--column {field}={columns[field]}: this task reads {', '.join(known)}")
+    for field in (*predictor.fields, *columns):
         column = columns.get(field, field)
         if column not in names:
             raise ValueError(f"no column {column!r}; there are {', '.join(names)} (--column {field}=NAME)")
+    for name in ADDED:
+        if name in names:
+            raise ValueError(f"the input has a column {name!r}, which is what the output adds; rename it")
 
 
 def _input(predictor: Predictor, row: Row, columns: dict[str, str]) -> Input:
-    values = row.values
     item = {}
     for field in (*predictor.fields, *predictor.optional):
         column = columns.get(field, field)
-        if column in values and values[column] is not None:
-            value = values[column]
-            # a cell of a table that holds a list: options, labels
-            item[field] = json.loads(value) if isinstance(value, str) and value.startswith('["') else value
+        value = row.values.get(column)
+        if field in LISTS and isinstance(value, str):
+            value = _list(column, value)
+        if value is not None:
+            item[field] = value
         elif field in predictor.fields:
-            raise ValueError(f"no column {column!r}; there are {', '.join(values)}")
+            raise ValueError(f"{column} is missing")
     return predictor.check(item)
+
+
+def _list(column: str, cell: str) -> Any:
+    """A cell of a table that holds a list: options, labels. An empty one holds none."""
+    try:
+        return json.loads(cell) if cell.strip() else None
+    except ValueError:
+        raise ValueError(f'{column}: a list is written as JSON, ["one", "two"]') from None
 
 
 def headline(result: Result) -> str | float:
@@ -165,28 +183,61 @@ def headline(result: Result) -> str | float:
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[Row]:
-    if path.suffix == ".txt":
+    suffix = path.suffix.lower()
+    if suffix == ".txt":
         return (Row(number, {"text": line.rstrip("\r\n")}) for number, line in lines(path, problems))
-    if path.suffix in (".csv", ".tsv"):
-        return table(path, problems, quoting=quoting_of(path))
-    return read_rows(path, problems)
+    if suffix in JSON_LINES:
+        return json_lines(path, problems)
+    if suffix == ".json":
+        return json_values(path, problems)
+    if suffix == ".parquet":
+        return parquet(path, problems)
+    return table(path, problems, quoting=quoting_of(path) if suffix in (".csv", ".tsv") else "none")
 
 
-def _count(path: Path) -> int:
-    """How many rows there will be, more or less, for the time left."""
-    if path.suffix == ".parquet":
-        from pyarrow.parquet import read_metadata
+def _look(path: Path) -> tuple[list[str], int]:
+    """All columns of a file in the order of their appearance, and how many rows it has; at least one."""
+    problems = Problems(path)
+    rows = _rows(path, problems)
+    names: dict[str, None] = {}
+    count = 0
+    if path.suffix.lower() == ".parquet":
+        next(rows, None)  # says so if this is no Parquet
+        from pyarrow.parquet import read_metadata, read_schema
 
-        return read_metadata(path).num_rows
-    with path.open("rb") as stream:
-        return sum(block.count(b"\n") for block in iter(lambda: stream.read(1 << 20), b""))
+        names, count = dict.fromkeys(read_schema(path).names), read_metadata(path).num_rows
+    else:
+        for count, row in enumerate(rows, 1):  # noqa: B007
+            names.update(dict.fromkeys(row.values))
+    if not count:
+        raise ValueError(f"{path}: no rows to predict on" + (f"; {problems.skipped[0]}" if problems.skipped else ""))
+    return list(names), count
 
 
-def _open_parts(target: Path, source: Path, columns: dict[str, str], name: str) -> Path:
+def _job(predictor: Predictor, source: Path, columns: dict[str, str], name: str) -> dict[str, Any]:
+    """What the blocks of one job have in common, and no other job has."""
+    name = name or getattr(predictor.model, "name_or_path", "")
+    folder = Path(name)
+    files = sorted(folder.iterdir()) if name and folder.is_dir() else []
+    job = {
+        "source": [str(source.resolve()), *_stamp(source)],
+        "columns": columns,
+        "model": str(folder.resolve()) if files else name,
+        "files": {f.name: _stamp(f) for f in files if f.name == "config.json" or f.suffix in WEIGHTS},
+        "by": [type(predictor).__name__, type(predictor.model).__name__],
+        "options": predictor.settings(),
+        "block": LOOK_AHEAD,
+    }
+    return json.loads(json.dumps(job))
+
+
+def _stamp(file: Path) -> list[int]:
+    stat = file.stat()
+    return [stat.st_size, stat.st_mtime_ns]
+
+
+def _open_parts(target: Path, job: dict[str, Any]) -> Path:
     """The folder of blocks: new, or that of the same job, cut off."""
-    stat = source.stat()
-    job = {"source": str(source.resolve()), "bytes": stat.st_size, "changed": stat.st_mtime_ns}
-    job |= {"columns": columns, "by": name, "block": LOOK_AHEAD}
     parts = target.with_name(target.name + ".parts")
     record = parts / JOB
     if target.exists():
@@ -195,85 +246,157 @@ def _open_parts(target: Path, source: Path, columns: dict[str, str], name: str) 
         if json.loads(record.read_text(encoding="utf-8")) != job:
             raise ValueError(f"{parts} holds blocks of another job; remove it, or choose another output")
         return parts
-    shutil.rmtree(parts, ignore_errors=True)
-    parts.mkdir(parents=True)
+    if parts.exists() and (not parts.is_dir() or any(parts.iterdir())):
+        raise ValueError(f"{parts} is there already and is none of our jobs; remove it, or choose another output")
+    parts.mkdir(parents=True, exist_ok=True)
     record.write_text(json.dumps(job), encoding="utf-8")
     return parts
 
 
-def _write_aside(file: Path, rows: list[dict[str, Any]]) -> None:
+def _write_aside(file: Path, block: list[Said]) -> None:
     aside = file.with_name(file.name + ".tmp")
-    if file.suffix == ".parquet":
-        _write_parquet(aside, rows)
-    else:
-        aside.write_text(_as_text(rows, file.suffix), encoding="utf-8", newline="")
+    aside.write_text("".join(_json(said) + "\n" for said in block), encoding="utf-8", newline="")
     aside.replace(file)
 
 
-def _as_text(rows: list[dict[str, Any]], suffix: str) -> str:
-    if suffix == ".jsonl":
-        return "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in rows)
-    stream = io.StringIO()
-    names = [name for name in rows[0] if name not in ADDED] + list(ADDED)
-    writer = csv.DictWriter(stream, names, delimiter="," if suffix == ".csv" else "\t", extrasaction="ignore")
-    writer.writeheader()
-    for row in rows:
-        writer.writerow({**row, "details": row["details"] and json.dumps(row["details"], ensure_ascii=False)})
-    return stream.getvalue()
+def _blocks(parts: Path) -> list[Path]:
+    return sorted(parts.glob("*.jsonl"))
 
 
-def _write_parquet(file: Path, rows: list[dict[str, Any]]) -> None:
-    try:
-        from pyarrow import parquet
-    except ImportError:
-        raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[finetune]'") from None
-    parquet.write_table(as_table(rows), file)
-
-
-def as_table(rows: list[dict[str, Any]]) -> "pyarrow.Table":
-    """The rows as Arrow holds them, with the same types in every block."""
-    import pyarrow
-
-    flat = [{**row, "details": row["details"] and json.dumps(row["details"], ensure_ascii=False)} for row in rows]
-    made = pyarrow.Table.from_pylist(flat)
-    texts = {name: made.schema.get_field_index(name) for name in ("details", "error")}
-    for name, index in texts.items():  # a block without errors has no type for them
-        made = made.set_column(index, name, made.column(name).cast(pyarrow.string()))
-    number = pyarrow.types.is_floating(made.schema.field("prediction").type)
-    kind = pyarrow.float64() if number else pyarrow.string()
-    index = made.schema.get_field_index("prediction")
-    return made.set_column(index, "prediction", made.column("prediction").cast(kind))
-
-
-def _errors(file: Path, suffix: str) -> int:
-    """Rows of a finished block that have no prediction."""
-    if suffix == ".parquet":
-        from pyarrow import parquet
-
-        column = parquet.read_table(file, columns=["error"]).column("error")
-        return len(column) - column.null_count
+def _said(file: Path) -> list[Said]:
+    """A finished block."""
     with file.open(encoding="utf-8", newline="") as stream:
-        if suffix == ".jsonl":
-            return sum(json.loads(line)["error"] is not None for line in stream)
-        return sum(bool(row["error"]) for row in csv.DictReader(stream, delimiter="," if suffix == ".csv" else "\t"))
+        return [json.loads(line) for line in stream]
 
 
-def _join(parts: Path, target: Path) -> None:
-    files = sorted(path for path in parts.iterdir() if path.suffix == target.suffix)
-    aside = parts / f"whole{target.suffix}.tmp"
-    if target.suffix == ".parquet":
-        from pyarrow import parquet
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
-        schema = parquet.read_schema(files[0])
-        with parquet.ParquetWriter(aside, schema) as writer:
-            for file in files:
-                writer.write_table(parquet.read_table(file).cast(schema))
+
+# ------------------------------------------------------------------------------------------------------- the whole
+
+
+def _join(path: Path, parts: Path, target: Path, names: list[str], numeric: bool) -> None:
+    """The rows of the source with what was said of them; ``target`` appears when it is whole."""
+    aside = parts / "whole.tmp"
+    suffix = target.suffix.lower()
+    if suffix != ".parquet":
+        _write_text(aside, suffix, names, chain.from_iterable(zip(*both, strict=True) for both in _again(path, parts)))
+    elif path.suffix.lower() == ".parquet":
+        _parquet_from_parquet(aside, path, parts, numeric)
     else:
-        with aside.open("wb") as whole:
-            for number, file in enumerate(files):
-                with file.open("rb") as stream:
-                    if number and target.suffix != ".jsonl":
-                        stream.readline()  # the header stands there already
-                    shutil.copyfileobj(stream, whole)
+        _parquet_from_rows(aside, path, parts, names, numeric)
     aside.replace(target)
     shutil.rmtree(parts)
+
+
+def _again(path: Path, parts: Path) -> Iterator[tuple[list[dict[str, Any]], list[Said]]]:
+    """The source a second time, block by block, and what was said of its rows."""
+    rows = _rows(path, Problems(path))
+    for file in _blocks(parts):
+        said = _said(file)
+        yield [row.values for row in islice(rows, len(said))], said
+
+
+def _write_text(file: Path, suffix: str, names: list[str], rows: Iterator[tuple[dict[str, Any], Said]]) -> None:
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        if suffix == ".jsonl":
+            stream.writelines(_json({**values, **said}) + "\n" for values, said in rows)
+            return
+        writer = csv.DictWriter(stream, [*names, *ADDED], delimiter="," if suffix == ".csv" else "\t")
+        writer.writeheader()
+        for values, said in rows:
+            writer.writerow({name: _cell(value) for name, value in {**values, **said}.items()})
+
+
+def _cell(value: Any) -> Any:
+    return _json(value) if isinstance(value, (dict, list)) else value
+
+
+def _need_pyarrow(file: Path) -> None:
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[finetune]'") from None
+
+
+def with_added(block: "pyarrow.Table", said: Sequence[Said], numeric: bool) -> "pyarrow.Table":
+    """The block and the three columns, of the same types in every block; its own columns stay what they are."""
+    import pyarrow
+
+    kinds = {name: pyarrow.string() for name in ADDED} | ({"prediction": pyarrow.float64()} if numeric else {})
+    for name, kind in kinds.items():
+        block = block.append_column(name, pyarrow.array([_cell(one[name]) for one in said], kind))
+    return block
+
+
+def _parquet_from_parquet(file: Path, path: Path, parts: Path, numeric: bool) -> None:
+    """With the source's schema."""
+    import pyarrow
+    from pyarrow.parquet import ParquetFile, ParquetWriter
+
+    source = ParquetFile(path)
+    said = chain.from_iterable(map(_said, _blocks(parts)))
+    with ParquetWriter(file, with_added(source.schema_arrow.empty_table(), [], numeric).schema) as writer:
+        for batch in source.iter_batches(batch_size=LOOK_AHEAD):
+            block = pyarrow.Table.from_batches([batch])
+            writer.write_table(with_added(block, list(islice(said, batch.num_rows)), numeric))
+
+
+def _parquet_from_rows(file: Path, path: Path, parts: Path, names: list[str], numeric: bool) -> None:
+    """With the types that all blocks can share; a column for which there is none becomes JSON."""
+    import pyarrow
+    from pyarrow.parquet import ParquetWriter
+
+    kinds: dict[str, Any] = dict.fromkeys(names, pyarrow.null())
+    for values, _ in _again(path, parts):
+        kinds = {name: _common(kind, [row.get(name) for row in values]) for name, kind in kinds.items()}
+    kinds = {name: kind if kind is not None and _storable(kind) else None for name, kind in kinds.items()}
+    while True:
+        schema = pyarrow.schema([(name, kind or pyarrow.string()) for name, kind in kinds.items()])
+        try:
+            with ParquetWriter(file, with_added(schema.empty_table(), [], numeric).schema) as writer:
+                for values, said in _again(path, parts):
+                    arrays = [_array(name, kind, [row.get(name) for row in values]) for name, kind in kinds.items()]
+                    writer.write_table(with_added(pyarrow.Table.from_arrays(arrays, schema=schema), said, numeric))
+            return
+        except _UnfitError as error:  # its types have one in common that some value does not fit into
+            kinds[error.column] = None
+
+
+class _UnfitError(ValueError):
+    def __init__(self, column: str):
+        super().__init__(column)
+        self.column = column
+
+
+def _common(kind: Any, values: list[Any]) -> Any:
+    """The type for what had this type and for these values; None if there is none."""
+    import pyarrow
+
+    if kind is None:
+        return None
+    try:
+        both = [pyarrow.schema([("x", one)]) for one in (kind, pyarrow.array(values).type)]
+        return pyarrow.unify_schemas(both, promote_options="permissive").field("x").type
+    except (pyarrow.ArrowException, OverflowError):
+        return None
+
+
+def _storable(kind: Any) -> bool:
+    """Parquet has no objects without fields."""
+    import pyarrow
+
+    inner = [kind.field(i).type for i in range(kind.num_fields)]
+    return (bool(inner) or not pyarrow.types.is_struct(kind)) and all(map(_storable, inner))
+
+
+def _array(name: str, kind: Any, values: list[Any]) -> Any:
+    import pyarrow
+
+    if kind is None:
+        return pyarrow.array([None if value is None else _json(value) for value in values], pyarrow.string())
+    try:
+        return pyarrow.array(values, kind)
+    except (pyarrow.ArrowException, OverflowError):
+        raise _UnfitError(name) from None

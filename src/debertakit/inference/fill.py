@@ -22,6 +22,8 @@ def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[
 class MaskFiller(Predictor):
     """The likeliest pieces behind each mask of a text; a DeBERTa reads them from its mask decoder."""
 
+    longs = ("windows", "whole")  # the first is only the name of the default: see encode
+
     def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **others: Any):
         if tokenizer.mask_token is None:
             raise ValueError("this tokenizer has no mask token")
@@ -37,11 +39,11 @@ class MaskFiller(Predictor):
         return item
 
     def encode(self, items: Sequence[Input]) -> list[Row]:
-        """A text is not cut here: a mask belongs to all of it."""
+        """A text is not cut here, nor read in windows: a mask belongs to all of it."""
         rows = [Row(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])]
         ours = isinstance(self.model, DebertaPreTrainedModel) and not self.model.config.position_biased_input
         for row in rows:
-            if row.tokens > self.max_length and not ours:
+            if row.tokens > self.max_length and not ours and self.long != "whole":
                 raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
         return rows
 

@@ -167,7 +167,7 @@ def export_onnx(
 ) -> Path:
     """Write a model, or the one in a folder or under a hub name, to the folder ``out``; returns model.onnx's path.
 
-    The tokenizer comes from the same folder unless given.
+    The tokenizer comes from the same folder unless given; a folder's ``1_Pooling`` and ``modules.json`` come along.
     """
     _require()
     import onnx
@@ -177,7 +177,9 @@ def export_onnx(
         raise ValueError(
             f"opset {opset} will not do: this graph needs {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
+    source = None
     if not isinstance(model, DebertaPreTrainedModel):
+        source = Path(model)
         tokenizer = tokenizer or _tokenizer_of(model)
         model = _load(model)
     out = Path(out)
@@ -199,7 +201,17 @@ def export_onnx(
             tokenizer.save_pretrained(written)
         for file in written.iterdir():
             shutil.move(file, out / file.name)
+    if source is not None and source.resolve() != out.resolve():
+        _copy_pooling(source, out)
     return out / "model.onnx"
+
+
+def _copy_pooling(source: Path, out: Path) -> None:
+    """How a sentence-transformers folder makes vectors, where it says so."""
+    if (source / "1_Pooling").is_dir():
+        shutil.copytree(source / "1_Pooling", out / "1_Pooling", dirs_exist_ok=True)
+    if (source / "modules.json").is_file():
+        shutil.copy(source / "modules.json", out)
 
 
 class OnnxModel:
@@ -219,7 +231,7 @@ class OnnxModel:
         options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         self._inputs = [given.name for given in self.session.get_inputs()]
-        self._outputs = [output.name for output in self.session.get_outputs()]
+        self.outputs = [output.name for output in self.session.get_outputs()]
 
     def eval(self) -> OnnxModel:
         return self
@@ -228,8 +240,8 @@ class OnnxModel:
         inputs.setdefault("attention_mask", torch.ones_like(inputs["input_ids"]))
         for name in self._inputs:
             inputs.setdefault(name, torch.zeros_like(inputs["input_ids"]))  # segments
-        outputs = self.session.run(self._outputs, {name: inputs[name].numpy() for name in self._inputs})
-        return ModelOutput(zip(self._outputs, map(torch.from_numpy, outputs), strict=True))
+        outputs = self.session.run(self.outputs, {name: inputs[name].numpy() for name in self._inputs})
+        return ModelOutput(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))
 
 
 def quantise(source: Path, target: Path, big: bool = False) -> None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +109,7 @@ class EncoderGraph:
 
     def __init__(self, graph: Graph, model: DebertaModel, ids: str, mask: str):
         self.graph, self.model, self.config, self.ids = graph, model, model.config, ids
+        self._projected: tuple[nn.Module | None, list[tuple[Tensor, Tensor]]] = (None, [])
         op = graph.op
         self.batch, self.length = op("Shape", ids, start=0, end=1), op("Shape", ids, start=1, end=2)
         self.columns = op("Range", graph.number(0), op("Squeeze", self.length), graph.number(1))
@@ -192,7 +192,7 @@ class EncoderGraph:
 
     def memory(self, name: str, layer: Any, x: str) -> Memory:
         graph, scale = self.graph, self.config.attention_scale
-        _, key, value = effective_projections(layer.attention.self, self.config.hidden_size)
+        _, key, value = self.projections(layer.attention.self)
         keys = self.heads(graph.linear(x, f"{name}.key", *key), [0, 2, 3, 1])
         values = self.heads(graph.linear(x, f"{name}.value", *value), [0, 2, 1, 3])
         if "p2c" not in self.config.pos_att_type:
@@ -201,13 +201,19 @@ class EncoderGraph:
         reached = self.in_reach(graph.constant(f"{name}.position_query", table.transpose(0, 1)), axis=1)
         return Memory(keys, values, graph.op("MatMul", reached, keys))
 
+    def projections(self, att: nn.Module) -> list[tuple[Tensor, Tensor]]:
+        """Queries', keys' and values'. Asked for twice a layer, so the last ones are kept; a large model's are many."""
+        if self._projected[0] is not att:
+            self._projected = (att, effective_projections(att, self.config.hidden_size))
+        return self._projected[1]
+
     def in_reach(self, table: str, axis: int) -> str:
         return self.graph.op("Slice", table, self.first_row, self.end_row, self.graph.integers(axis))
 
     def layer(self, name: str, layer: Any, x: str, memory: Memory, index: str) -> str:
         """One layer for the queries, and residuals, x [rows, hidden]."""
         graph, op, scale = self.graph, self.graph.op, self.config.attention_scale
-        weight, bias = effective_projections(layer.attention.self, self.config.hidden_size)[0]
+        weight, bias = self.projections(layer.attention.self)[0]
         queries = self.heads(graph.linear(x, f"{name}.query", weight * scale, bias * scale), [0, 2, 1, 3])
         scores = op("MatMul", queries, memory.keys)
         if "c2p" in self.config.pos_att_type:
@@ -261,7 +267,6 @@ class EncoderGraph:
         return self.graph.op("Transpose", self.graph.op("Reshape", x, shape), perm=order)
 
 
-@lru_cache(maxsize=1)  # asked for twice a layer
 def effective_projections(att: nn.Module, width: int) -> list[tuple[Tensor, Tensor]]:
     """Weight [in, out] and bias of the queries, keys and values of any layout: what they make of I and of 0."""
     att = copy.deepcopy(att).double()  # so that taking the bias off again loses nothing

@@ -29,6 +29,8 @@ from debertakit.inference.results import Result
 
 Input = Mapping[str, Any]
 Long = Literal["windows", "whole", "cut"]
+LISTS = ("labels", "options")
+"""Fields that hold a list of texts; the others hold a text."""
 LOOK_AHEAD = 4096
 """Inputs that are sorted by length together."""
 
@@ -39,6 +41,8 @@ class Predictor:
     fields: ClassVar[tuple[str, ...]] = ("text",)
     """What an input must have. A plain string stands for the first."""
     optional: ClassVar[tuple[str, ...]] = ()
+    longs: ClassVar[tuple[Long, ...]] = get_args(Long)
+    """What it can do with long texts."""
 
     def __init__(
         self,
@@ -49,8 +53,8 @@ class Predictor:
         long: Long = "windows",
         budget: int | None = None,
     ):
-        if long not in get_args(Long):
-            raise ValueError(f"long={long!r}: {', '.join(get_args(Long))}")
+        if long not in self.longs:
+            raise ValueError(f"long={long!r} does not work for this task: {', '.join(self.longs)}")
         longest, ends_there = longest_input(model, tokenizer)
         if long == "whole" and ends_there:
             raise ValueError(
@@ -62,6 +66,16 @@ class Predictor:
         self.max_length = max_length or longest
         self.device = model.device
         self.budget = budget or BUDGET[self.device.type == "cuda"]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its answer is a number."""
+        return False
+
+    def settings(self) -> dict[str, Any]:
+        """Its options, for the record of a job: what is plain of what it keeps."""
+        plain = (str, int, float, tuple, type(None))
+        return {name: value for name, value in vars(self).items() if isinstance(value, plain) and name != "budget"}
 
     def __call__(self, inputs: Any) -> Any:
         """One input (a string, or a mapping with ``fields``), or a list of them; a result for each."""
@@ -86,15 +100,18 @@ class Predictor:
             raise ValueError(
                 f"an input is a text or a mapping with {', '.join(self.fields)}; got {type(item).__name__}"
             )
-        for name in self.fields:
-            if name not in item:
-                raise ValueError(f"an input needs {', '.join(self.fields)}; {name} is missing")
         for name in (*self.fields, *self.optional):
             value = item.get(name)
-            if isinstance(value, str) and not value.strip() and name in self.fields:
-                raise ValueError(f"{name} is empty")
-            if value is not None and not isinstance(value, (str, list, tuple)):
+            if value is None:
+                if name in self.fields:
+                    raise ValueError(f"an input needs {', '.join(self.fields)}; {name} is missing")
+            elif name in LISTS:
+                if not isinstance(value, (list, tuple)):
+                    raise ValueError(f"{name} must be a list of texts, not {type(value).__name__}")
+            elif not isinstance(value, str):
                 raise ValueError(f"{name} must be text, not {type(value).__name__}")
+            elif not value.strip() and name in self.fields:
+                raise ValueError(f"{name} is empty")
         return item
 
     def encode(self, items: Sequence[Input]) -> list[Row]:

@@ -14,7 +14,7 @@ import pyarrow
 from pyarrow import dataset
 
 from debertakit.finetuning.rows import Row
-from debertakit.inference.files import Counts, answer, as_table, check_columns
+from debertakit.inference.files import Counts, answer, check_columns, with_added
 from debertakit.inference.predictor import LOOK_AHEAD, Predictor
 from debertakit.inference.tasks import load
 
@@ -27,7 +27,7 @@ class Stage:
 
     def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
         rows = [Row("", values) for values in block.to_pylist()]
-        return as_table(answer(self.predictor, rows, self.columns))
+        return with_added(block, answer(self.predictor, rows, self.columns), self.predictor.numeric)
 
 
 def predict_with_ray(

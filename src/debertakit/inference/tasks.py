@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from debertakit.checkpoints import load_whole
 from debertakit.finetuning.examples import Choice, Kind, Question, Tagged
 from debertakit.finetuning.features import Encoder, Row
 from debertakit.finetuning.models import HEADS, load_config, load_model, load_tokenizer_of
@@ -42,6 +43,10 @@ class TextClassifier(Predictor):
     """The labels of a text or a pair of texts; of a regression model, its value."""
 
     optional = ("pair",)
+
+    @property
+    def numeric(self) -> bool:
+        return self.model.config.num_labels == 1
 
     def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
         logits = averaged(rows, outputs, len(items))  # [items, labels]
@@ -99,13 +104,16 @@ class ZeroShotClassifier(Predictor):
 
     def check(self, item: Any) -> Input:
         item = super().check(item)
-        labels = item.get("labels", self.labels)
-        if not labels or isinstance(labels, str) or not all(isinstance(x, str) and x.strip() for x in labels):
+        given = item.get("labels")
+        labels = self.labels if given is None else given
+        if not labels or not all(isinstance(x, str) and x.strip() for x in labels):
             raise ValueError("zero-shot needs labels: a list of texts")
         return {**item, "labels": list(dict.fromkeys(labels))}
 
     def encode(self, items: Sequence[Input]) -> list[Row]:
-        return self.text_rows([(item["text"], self.template.format(x)) for item in items for x in item["labels"]])
+        return self.text_rows(
+            [(item["text"], self.template.replace("{}", x)) for item in items for x in item["labels"]]
+        )
 
     def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
         logits = averaged(rows, outputs, sum(len(item["labels"]) for item in items))
@@ -127,6 +135,7 @@ class EntityTagger(Predictor):
     """Named entities with their places in the text. A word here is what WORD matches; Chinese goes by character."""
 
     kind = "tagging"
+    longs = ("windows", "whole")
 
     def __init__(self, model: Any, tokenizer: Any, **others: Any):
         super().__init__(model, tokenizer, **others)
@@ -151,17 +160,18 @@ class EntityTagger(Predictor):
 
 
 def entities(text: str, places: list[tuple[int, int]], tags: Sequence[str], chances: Sequence[float]) -> list[Entity]:
-    """Runs of B-X I-X ...; an I-X that continues nothing begins an entity. Its score: the mean of its words'."""
+    """Runs of B-X I-X ...; an I-X that continues nothing begins an entity; so do tags without B- and I-, X X ....
+    Its score: the mean of its words'."""
     found: list[tuple[str, int, int, list[float]]] = []
     before = "O"
     for (start, end), tag, chance in zip(places, tags, chances, strict=False):
+        kind = tag[2:] if tag[1:2] == "-" else tag
         if tag != "O":
-            kind = tag.partition("-")[2] or tag
-            if tag.startswith("B-") or before == "O" or before.partition("-")[2] != kind:
+            if tag.startswith("B-") or before != kind:
                 found.append((kind, start, end, [chance]))
             else:
                 found[-1] = (kind, found[-1][1], end, [*found[-1][3], chance])
-        before = tag
+        before = kind
     return [Entity(kind, text[a:b], a, b, float(np.mean(chance))) for kind, a, b, chance in found]
 
 
@@ -170,6 +180,7 @@ class QuestionAnswerer(Predictor):
 
     kind = "qa"
     fields = ("question", "context")
+    longs = ("windows", "whole")
 
     def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, no_answer: bool = True, **others: Any):
         super().__init__(model, tokenizer, **others)
@@ -211,7 +222,7 @@ class OptionChooser(Predictor):
     def check(self, item: Any) -> Input:
         item = super().check(item)
         options = item["options"]
-        if isinstance(options, str) or len(options) < 2 or not all(isinstance(x, str) and x.strip() for x in options):
+        if len(options) < 2 or not all(isinstance(x, str) and x.strip() for x in options):
             raise ValueError("options: two or more texts")
         return item
 
@@ -232,6 +243,10 @@ class PairScorer(Predictor):
     """How well two texts match: the value of a regression model, or the probability of its second label."""
 
     fields = ("text", "pair")
+
+    @property
+    def numeric(self) -> bool:
+        return True
 
     def __init__(self, model: Any, tokenizer: Any, **others: Any):
         super().__init__(model, tokenizer, **others)
@@ -307,10 +322,13 @@ def load(
     needed = {"fill": "MaskedLM", "embed": head}.get(chosen, HEADS[cls.kind])
     if head != needed:
         raise ValueError(f"{model} has {_named(head)}; {chosen} needs {_named(needed)} (deberta finetune makes one)")
-    if chosen == "embed":
-        options.setdefault("pooling", _stored_pooling(Path(model)))
+    if chosen == "embed" and options.get("pooling") is None:
+        options["pooling"] = _stored_pooling(Path(model))
     if backend == "onnx":
         network = _onnx(model)
+        if chosen == "embed" and "last_hidden_state" not in network.outputs:
+            gives = ", ".join(network.outputs)
+            raise ValueError(f"{model}: its graph gives {gives}, no last_hidden_state; embed needs a bare encoder's")
     else:
         network = _network(model, chosen, cls.kind, config).to("cuda" if torch.cuda.is_available() else "cpu")
     return cls(network, load_tokenizer_of(model), **options)
@@ -329,7 +347,7 @@ def _named(head: str) -> str:
 def _network(model: str | Path, task: str, kind: Kind, config: Any) -> Any:
     if task not in ("fill", "embed"):
         labels = tuple(config.id2label[i] for i in range(config.num_labels))
-        network = load_model(model, kind, labels if kind != "qa" else ())
+        network = load_model(model, kind, labels if kind != "qa" else (), whole=True)
         network.config.problem_type = config.problem_type  # load_model's is for training
         return network
     from debertakit.config import MODEL_TYPES
@@ -343,6 +361,8 @@ def _network(model: str | Path, task: str, kind: Kind, config: Any) -> Any:
         import transformers
 
         cls = transformers.AutoModelForMaskedLM if task == "fill" else transformers.AutoModel
+    if task == "fill":
+        return load_whole(cls, model, dtype=torch.float32)
     return cls.from_pretrained(model, dtype=torch.float32)
 
 
@@ -356,4 +376,11 @@ def _stored_pooling(folder: Path) -> str:
     """As a sentence-transformers folder says; the mean where nothing does."""
     path = folder / "1_Pooling" / "config.json"
     stored: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return "cls" if stored.get("pooling_mode_cls_token") else "mean"
+    named = stored.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else list(named or ())
+    modes += [key.removeprefix("pooling_mode_") for key, on in stored.items() if key.startswith("pooling_mode_") and on]
+    short = {"cls_token": "cls", "mean_tokens": "mean"}
+    found = {short.get(mode, mode) for mode in modes} or {"mean"}
+    if len(found) > 1 or not found <= {"mean", "cls"}:
+        raise ValueError(f"{folder} pools by {', '.join(sorted(found))}; embed can mean or cls")
+    return found.pop()
