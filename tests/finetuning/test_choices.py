@@ -40,6 +40,8 @@ def test_race_scores_by_level(tmp_path):
     ("change", "message"),
     [
         ({"answers": ["A", "D"]}, r"label is none of the options \(question 2: 'D'\)"),
+        ({"answers": ["", "A"]}, r"label is none of the options \(question 1: ''\)"),
+        ({"answers": ["A", "AB"]}, r"label is none of the options \(question 2: 'AB'\)"),
         ({"answers": ["A"]}, "not as many questions as options and answers"),
         ({"options": [["rain", ""], ["a", "b", "c"]]}, r"empty text \(question 1\)"),
         ({"article": None}, "not of the form expected"),
@@ -49,6 +51,27 @@ def test_race_refuses(tmp_path, change, message):
     jsonl(tmp_path / "train.jsonl", [{**PASSAGE, **change}])
     with pytest.raises(ValueError, match=f"train.jsonl, line 1: {message}"):
         task("race").read(tmp_path)
+
+
+def test_race_without_some_of_its_folders(tmp_path):
+    """What is there is read; a test set with answers is the dev set, one without is for the leaderboard."""
+    for split in ("train", "test"):
+        lines(tmp_path / split / "high" / "7.txt", json.dumps(PASSAGE))
+    assert set(task("race").read(tmp_path)) == {"train", "dev"}
+    lines(tmp_path / "test" / "high" / "7.txt", json.dumps({**PASSAGE, "answers": ["", ""]}))
+    splits = task("race").read(tmp_path)
+    assert set(splits) == {"train", "test"}
+    assert [e.label for e in splits["test"]] == [None, None]
+
+
+def test_race_files_that_are_no_text_or_no_json(tmp_path, caplog):
+    for number in range(40):
+        lines(tmp_path / "train" / "high" / f"{number}.txt", json.dumps(PASSAGE))
+    for name, content in (("bad", b'{"article": "caf\xe9"}'), ("cut", b'{"article": ')):
+        (tmp_path / "train" / "high" / f"{name}.txt").write_bytes(content)
+    assert len(task("race").read(tmp_path)["train"]) == 80
+    assert "train, file high/bad.txt: not UTF-8 (byte 0xe9); skipped" in caplog.text
+    assert "train, file high/cut.txt: not JSON" in caplog.text
 
 
 def test_swag_is_quoted_csv(tmp_path):

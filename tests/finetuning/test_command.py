@@ -73,7 +73,8 @@ def test_the_leaderboards_file(place, runs):
         (("evaluate", "{a}"), "either a task"),
         (("evaluate", "{model}", "--task", "rte", "--data", "{data}"), "fine-tune it first"),
         (("evaluate", "{a}", "{model}", "--compare"), "not a finished run"),
-        (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "not a number"),
+        (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "model for single-label, and stsb is a regression"),
+        (("evaluate", "{a}", "--task", "sst2", "--data", "{data}"), "knows the labels .*entailment.*, and sst2 has"),
         (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--split", "more"), "no 'more' examples"),
         (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--predict-test"), "--out"),
         (
@@ -90,3 +91,46 @@ def test_a_mistake_is_one_line(arguments, message, place, runs):
     assert isinstance(found.exception, ValueError)
     assert re.search(message, str(found.exception))
     assert len(str(found.exception).splitlines()) == 1
+
+
+RTE = ("--task", "rte", "--data", "d")
+FILE = ("--file", "f.csv", "--text", "a", "--label", "y")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments", "ignored", "where"),
+    [
+        ("finetune", (*RTE, "--sift-lambda", 3), "--sift-lambda", "a run without --sift"),
+        ("finetune", (*RTE, "--sift-step", 1), "--sift-step", "a run without --sift"),
+        ("finetune", (*RTE, "--sift-init", 1), "--sift-init", "a run without --sift"),
+        ("finetune", (*RTE, "--dev", "d.csv"), "--dev", "--task rte"),
+        ("finetune", (*RTE, "--text", "a"), "--text", "--task rte"),
+        ("finetune", ("--train", "t.csv", "--data", "d"), "--data", "a run with --train"),
+        ("evaluate", ("m", *RTE, "--text", "a"), "--text", "--task rte"),
+        ("evaluate", ("m", *RTE, "--option", "a"), "--option", "--task rte"),
+        ("evaluate", ("m", *RTE, "--file", "f.csv"), "--file", "--task rte"),
+        ("evaluate", ("m", *RTE, "--window", 8), "--window", "--task rte"),
+        ("evaluate", ("m", *FILE, "--data", "d"), "--data", "--file"),
+        ("evaluate", ("m", *FILE, "--stride", 8), "--stride", "--file"),
+        ("evaluate", ("m", *FILE, "--resamples", 200), "--resamples", "--file"),
+        ("evaluate", ("m", *RTE, "--out", "o", "--predict-test", "--split", "dev2"), "--split", "--predict-test"),
+        ("evaluate", ("m", *RTE, "--out", "o", "--predict-test", "--file", "f"), "--file", "--predict-test"),
+        ("evaluate", ("m", "n", "--compare", *RTE), "--task", "--compare"),
+        ("evaluate", ("m", "n", "--compare", "--out", "o"), "--out", "--compare"),
+        ("evaluate", ("m", "n", "--compare", "--window", 8), "--window", "--compare"),
+        ("evaluate", ("m", "--perplexity", "t.txt", *RTE), "--task", "--perplexity"),
+        ("evaluate", ("m", "--perplexity", "t.txt", "--out", "o"), "--out", "--perplexity"),
+        ("evaluate", ("m", "n", "--perplexity", "t.txt", "--compare"), "--compare", "--perplexity"),
+        ("evaluate", ("m", "--task", "translation", "--split", "test"), "--split", "--task translation"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(verb, arguments, ignored, where):
+    found = run(verb, *arguments, *(("--model", "m", "--out", "o") if verb == "finetune" else ()))
+    assert isinstance(found.exception, ValueError)
+    assert str(found.exception) == f"{ignored} is not an option of {where}"
+
+
+def test_no_step_between_evaluations():
+    found = CliRunner().invoke(app, ["finetune", "--model", "m", "--out", "o", *RTE, "--evaluate-every", "0"])
+    assert found.exit_code == 2
+    assert "--evaluate-every" in found.output

@@ -145,6 +145,21 @@ def test_questions_without_an_answer_and_without_a_label():
     assert spelled(row.ids[0])[row.label[0]] == "film"
 
 
+@pytest.mark.parametrize(("answer", "start"), [(" film", 3), ("film ", 4), (" film ", 3), ("film", 4)])
+def test_blanks_at_the_ends_of_an_answer_are_not_part_of_it(answer, start):
+    question = Question("0", "what ?", "the film was", (answer,), (start,))
+    (row,) = encoder("qa").encode([question]).rows
+    assert [spelled(row.ids[0])[place] for place in row.label] == ["film", "film"]
+    blank = Question("1", "what ?", "the film was", (" ",), (3,))
+    assert encoder("qa").encode([blank]).rows[0].label == [0, 0]
+
+
+def test_no_room_for_a_word():
+    with pytest.raises(ValueError, match="max_length is 2: no room for words beside 2 special tokens"):
+        encoder("tagging", ("O",), 2).encode([Tagged("0", ("film",), ("O",))])
+    assert len(encoder("tagging", ("O",), 3).encode([Tagged("0", ("film", "was"), ("O", "O"))]).rows) == 2
+
+
 def test_a_long_question_leaves_room_for_the_context():
     rows = encoder("qa", max_length=30).encode([Question("0", "where " * 50, "anna lives in paris", (), ())]).rows
     assert all(len(row.ids[0]) <= 30 for row in rows)

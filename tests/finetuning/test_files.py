@@ -78,6 +78,16 @@ def test_columns_by_number_in_a_table_without_header(tmp_path):
     assert [(e.text, e.label) for e in read_table(path, text="3", label="2")] == [("one", "1"), ("two", "0")]
 
 
+def test_a_number_in_the_first_row_of_such_a_table_is_no_header(tmp_path):
+    path = tsv(tmp_path / "a.tsv", ("1", "a good film"), ("0", "a bad one"))
+    assert [(e.text, e.label) for e in read_table(path, text="2", label="1")] == [
+        ("a good film", "1"),
+        ("a bad one", "0"),
+    ]
+    named = tsv(tmp_path / "b.tsv", ("2", "1"), ("a good film", "yes"))  # both names: a header after all
+    assert [(e.text, e.label) for e in read_table(named, text="2", label="1")] == [("a good film", "yes")]
+
+
 # --------------------------------------------------------------------------------------------------------------- kinds
 
 
@@ -96,6 +106,8 @@ def test_columns_by_number_in_a_table_without_header(tmp_path):
         (["0.5"] * 30 + ["nan"], "regression"),
         ([["a"], []], "multi-label"),
         ([None, "", "x"], "single-label"),
+        (["0", "1", "2"] * 10 + ["nan"], "single-label"),
+        ([0, 1, 2, float("nan"), float("inf")], "single-label"),
     ],
 )
 def test_kind_follows_from_the_labels(labels, kind):
@@ -104,6 +116,12 @@ def test_kind_follows_from_the_labels(labels, kind):
 
 def test_minus_one_is_a_label_here(tmp_path):
     assert [e.label for e in read(tsv(tmp_path / "a.tsv", ("text", "label"), ("a", -1), ("b", 1)))] == ["-1", "1"]
+
+
+def test_nan_among_classes_is_no_label(tmp_path, caplog):
+    path = tsv(tmp_path / "a.tsv", ("text", "label"), *[(f"text {i}", i % 3) for i in range(40)], ("bad", "nan"))
+    assert {e.label for e in read(path)} == {"0", "1", "2"}
+    assert "a.tsv, line 42: no label; skipped" in caplog.text
 
 
 def test_several_labels_as_a_list_or_joined(tmp_path):
@@ -223,6 +241,17 @@ def test_labels_unseen_in_training(tmp_path, caplog):
         read(tsv(tmp_path / "c.tsv", ("text", "label"), ("a", "x|z")), seen=several, separator="|")
 
 
+def test_labels_that_a_model_does_not_have(tmp_path, caplog):
+    path = with_bad(tmp_path, ("a", "maybe"))
+    found = own_task(None, path, text="text", label="label", kind="single-label", labels=("no", "yes"))
+    assert len(found.read(tmp_path)["dev"]) == 40
+    assert "train.tsv, line 42: label unseen in training ('maybe'); skipped" in caplog.text
+    dev = lines(tmp_path / "dev.conll", *["x B-a", "y I-a", ""] * 30, "z B-b")
+    tagged = own_task(None, dev, kind="tagging", labels=("O", "B-a"))  # the type is known
+    assert len(tagged.read(tmp_path)["dev"]) == 30
+    assert "dev.conll, sentence 31: label unseen in training (B-b); skipped" in caplog.text
+
+
 def test_types_of_entities_unseen_in_training(tmp_path):
     train = lines(tmp_path / "train.conll", "x B-a", "y O")
     dev = lines(tmp_path / "dev.conll", "x B-a", "y I-a", "", "z B-b")
@@ -270,6 +299,17 @@ def test_bytes_that_are_not_utf8(tmp_path, caplog, suffix):
     (tmp_path / f"a.{suffix}").write_bytes("\n".join(rows).encode().replace(b"?", b"\xe9"))
     assert len(read(tmp_path / f"a.{suffix}")) == 40
     assert f"a.{suffix}, line {42 if separator else 41}: not UTF-8 (byte 0xe9); skipped" in caplog.text
+
+
+def test_one_bad_item_of_a_json_list(tmp_path, caplog):
+    """Each item is judged by itself, not by the text of the whole list."""
+    rows = [{"text": text, "label": label} for text, label in [*YES_NO[1:], ("caf?", "yes")]]
+    (tmp_path / "a.json").write_bytes(json.dumps(rows).encode().replace(b"?", b"\xe9"))
+    assert len(read(tmp_path / "a.json")) == 40
+    assert "a.json, line 1, item 41: not UTF-8 (byte 0xe9); skipped" in caplog.text
+    (tmp_path / "b.json").write_text(json.dumps(rows).replace("?", "\\ud83d"))
+    assert len(read(tmp_path / "b.json")) == 40
+    assert "b.json, line 1, item 41: half a surrogate pair; skipped" in caplog.text
 
 
 def test_half_a_surrogate_pair(tmp_path, caplog):

@@ -3,6 +3,7 @@
 import math
 import random
 import re
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -167,6 +168,15 @@ def test_squad_splits_answerable_and_not():
     assert scores["NoAns_exact"] == scores["NoAns_f1"] == 50
     assert scores["exact"] == 50
     assert "NoAns_f1" not in metrics.squad(examples[:2], ["b", "c"])
+
+
+def test_the_same_answers_are_measured_once(monkeypatch):
+    """A comparison scores them thousands of times."""
+    measured = []
+    monkeypatch.setattr(metrics, "Counter", lambda given: measured.append(given) or Counter(given))
+    examples, predictions = [asked("measured once", "or twice"), asked()], ["measured", "never"]
+    assert len({tuple(metrics.squad(examples, predictions).items()) for _ in range(5)}) == 1
+    assert len(measured) == 4  # two answers, a bag of words on either side
 
 
 words = st.text("ab .,theTHE-日", max_size=12)

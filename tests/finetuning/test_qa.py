@@ -1,4 +1,5 @@
 import json
+from pathlib import Path
 
 import pytest
 
@@ -65,6 +66,20 @@ def test_for_scoring_an_answer_that_is_not_in_the_context_is_kept(tmp_path):
     x, y = read_squad(path, train=False)
     assert (x.answers, x.starts) == (("Dresden", "Rhine"), (CONTEXT.index("Dresden"), -1))  # with a place first
     assert (y.answers, y.starts) == (("Rhine",), (-1,))
+
+
+def test_the_hubs_dev_set_is_there_to_score_by(monkeypatch):
+    """Like a dev file, it keeps answers that are not in the context."""
+    import datasets
+
+    def row(text, start):
+        return {"id": "x", "question": "?", "context": CONTEXT, "answers": {"text": [text], "answer_start": [start]}}
+
+    hub = {"train": [row("Dresden", CONTEXT.index("Dresden"))], "validation": [row("Rhine", 3)]}
+    monkeypatch.setattr(datasets, "load_dataset", lambda name, config: hub)
+    splits = task("squad").read(Path("hf"))
+    assert splits["train"][0].answers == ("Dresden",)
+    assert (splits["dev"][0].answers, splits["dev"][0].starts) == (("Rhine",), (-1,))
 
 
 def test_more_than_a_few_are_refused(tmp_path):

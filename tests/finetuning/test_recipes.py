@@ -41,6 +41,12 @@ def test_sizes_without_a_script_keep_a_rate_of_their_own():
     assert hyperparameters("my data", "base") == DEFAULT
 
 
+def test_only_a_script_of_its_own_gives_a_task_its_length():
+    assert hyperparameters("sst2", "base").max_length == 128
+    assert hyperparameters("chnsenticorp", "base").max_length is None  # reviews of hotels, not sentences
+    assert hyperparameters("chnsenticorp", "base").lr == hyperparameters("sst2", "base").lr
+
+
 def test_every_task_and_size():
     for name in TASKS:
         for size in ("tiny", *(preset.removeprefix("m").removeprefix("deberta-") for preset in PRESETS)):

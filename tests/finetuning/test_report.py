@@ -7,7 +7,13 @@ import pytest
 from debertakit.finetuning.evaluation import Evaluation
 from debertakit.finetuning.examples import Choice, Question, Tagged, Text
 from debertakit.finetuning.predict import Prediction, Span
-from debertakit.finetuning.report import confusion, expected_calibration_error, write_report, write_summary
+from debertakit.finetuning.report import (
+    confusion,
+    expected_calibration_error,
+    per_class,
+    write_report,
+    write_summary,
+)
 
 RECORD = {
     "model": "somewhere/tiny", "task": "t<b>", "kind": "single-label", "metric": "accuracy", "labels": ["x", "好"],
@@ -53,6 +59,16 @@ def test_what_it_holds_for_classes(tmp_path):
     assert "Training took 3 s" in html
 
 
+def test_classes_as_scikit_learn_counts_them():
+    from sklearn.metrics import precision_recall_fscore_support
+
+    truth, guess = np.random.default_rng(0).random((2, 30, 4)) < 0.4
+    guess[:, 2], truth[:, 3] = False, False  # never predicted, never there
+    expected = precision_recall_fscore_support(truth, guess, average=None, zero_division=0)
+    found = np.array([row[1:] for row in per_class(truth, guess, ("a", "b", "c", "d")).rows]).T
+    np.testing.assert_allclose(found, [*(100 * figures for figures in expected[:3]), expected[3]])
+
+
 def test_calibration_by_hand():
     confidence, right = np.array([0.95, 0.91, 0.61, 0.69, 1.0]), np.array([1, 0, 1, 1, 1])
     ece, rows = expected_calibration_error(confidence, right)
@@ -77,6 +93,12 @@ def test_confusion_counts_gold_by_predicted():
             ("x", "y"),
             [Text("0", "a", None, ("x",)), Text("1", "b", None, ())],
             [Prediction(("x", "y"), [0.9, 0.6]), Prediction((), [0.1, 0.2])],
+        ),
+        (
+            "multi-label",
+            ("x",),
+            [Text("0", "a", None, ("x",)), Text("1", "b", None, ())],
+            [Prediction((), [0.4]), Prediction((), [0.1])],
         ),
         (
             "tagging",

@@ -85,6 +85,13 @@ def test_wsc_without_the_pronoun(tmp_path):
         task("wsc").read(tmp_path)
 
 
+def test_wsc_with_a_target_that_is_none(tmp_path, caplog):
+    row = {"text": "Mark saw him.", "span1_text": "Mark", "span2_text": "him", "span2_index": 2, "label": 0}
+    jsonl(tmp_path / "train.jsonl", [*[row] * 40, {"text": "Mark saw him.", "target": None, "label": 0}])
+    assert len(task("wsc").read(tmp_path)["train"]) == 40
+    assert "line 41: no text, span1_text, span2_text or span2_index" in caplog.text
+
+
 def test_multirc_is_judged_answer_by_answer_and_written_nested(tmp_path):
     def passage(idx, labels):
         answers = [

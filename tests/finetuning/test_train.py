@@ -8,10 +8,10 @@ import transformers
 
 from debertakit import evaluate, finetune
 from debertakit.finetuning.evaluation import read_predictions
-from debertakit.finetuning.train import hold_out, newest_checkpoint
+from debertakit.finetuning.train import hold_out, newest_checkpoint, seconds_before
 from debertakit.finetuning.trainer import FinetuneTrainer
 from tests.finetuning import tiny
-from tests.finetuning.material import lines
+from tests.finetuning.material import lines, tsv
 
 KINDS = {
     "single-label": "AutoModelForSequenceClassification",
@@ -53,6 +53,26 @@ def test_ten_lines_of_python(model, tmp_path):
     assert max(line["accuracy"] for line in logged if line["kind"] == "dev") == result.scores["accuracy"]
     classify = transformers.pipeline("text-classification", model=str(out))
     assert [found["label"] for found in classify([e.text for e in examples])] == values
+    record = json.loads((out / "run.json").read_text())
+    assert (record["train"], record["dev"], record["data"]) == (str(train.resolve()), str(dev.resolve()), None)
+    assert (record["text"], record["label"], record["separator"]) == ("a", "y", None)
+    assert (record["train_examples"], record["dev_examples"]) == (96, 32)
+    settings = {"train": train, "text": "a", "label": "y", "epochs": 6, "batch_size": 8, "lr": 5e-3, "resume": True}
+    settings["max_length"] = record["max_length"]
+    other = csv(tmp_path / "other.csv", tiny.sentences(32, seed=10))
+    for given, name in (({"dev": other}, "dev '"), ({}, "dev '"), ({"dev": dev, "separator": " "}, "kind '")):
+        with pytest.raises(ValueError, match=f"run holds another run, with {name}.* instead of") as raised:
+            finetune(model, out, **{**settings, **given})
+        assert "\n" not in str(raised.value)
+
+
+def test_a_single_label_that_may_be_there_or_not(model, tmp_path):
+    """Multi-label with one label: two columns of sklearn's are not two classes."""
+    rows = [(e.text, "good" if e.label == "1" else "") for e in tiny.sentences(24)]
+    train = tsv(tmp_path / "train.tsv", ("a", "y"), *rows)
+    result = finetune(model, tmp_path / "run", train=train, text="a", label="y", separator="|", **QUICK)
+    assert set(result.scores) == {"micro_f1", "macro_f1", "exact"}
+    assert "| good |" in (tmp_path / "run" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -133,8 +153,14 @@ def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
         finetune(model, tmp_path / "cut", **settings)
     with pytest.raises(ValueError, match=r"holds another run, with lr 0\.005 instead of 0\.1"):
         finetune(model, tmp_path / "cut", **{**settings, "lr": 0.1}, resume=True)
+    state = part / "checkpoints" / "checkpoint-4" / "trainer_state.json"
+    assert 0 < seconds_before(state.parent) < 600
+    written = json.loads(state.read_text())
+    next(entry for entry in written["log_history"][::-1] if "eval_elapsed" in entry)["eval_elapsed"] += 1000
+    state.write_text(json.dumps(written))
     again = finetune(model, tmp_path / "cut", **settings, resume=True)
     assert again.scores == whole.scores
+    assert 1000 < again.seconds < 1600  # of both sessions
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("whole", "cut")]
     assert weights[0] == weights[1]
     done = finetune(model, tmp_path / "cut", **settings, resume=True)  # nothing left to do
@@ -182,6 +208,9 @@ def test_questions_that_always_have_answers_are_always_answered(model, tmp_path)
         ({"task": "rte", "lora": 4, "freeze_encoder": True}, "lora"),
         ({"task": "rte", "seeds": 0}, "seeds is 0"),
         ({"train": "nowhere.csv", "colour": "red"}, "colour"),
+        ({"task": "rte", "data": "x", "dev": "dev.csv"}, "dev: not for a benchmark"),
+        ({"train": "nowhere.csv", "data": "x"}, "data: the folder of a benchmark"),
+        ({"task": "rte", "data": "x", "evaluate_every": 0}, "evaluate_every is 0"),
     ],
 )
 def test_mistakes_are_named(settings, message, model, tmp_path):
@@ -190,10 +219,31 @@ def test_mistakes_are_named(settings, message, model, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def test_places_that_a_run_could_not_be_put_in(tmp_path):
+    """Refused at the start: the model and the data are not even looked for."""
+    given = {"task": "rte", "data": "nowhere"}
+    for name in ("file", "other.part"):
+        lines(tmp_path / name, "mine")
+    for out, seeds in (("file", 1), ("file", 2), ("other", 1)):
+        with pytest.raises(ValueError, match=r"(file|other\.part) is a file; choose another folder"):
+            finetune("nowhere", tmp_path / out, seeds=seeds, **given)
+    single = lines(tmp_path / "single" / "run.json", "{}").parent
+    with pytest.raises(ValueError, match="single holds a single run; choose another folder for 5 of them"):
+        finetune("nowhere", single, seeds=5, **given)
+    lines(tmp_path / "seeds" / "seed-3" / "run.json", "{}")
+    with pytest.raises(ValueError, match=r"seeds/seed-3 holds a run already; go on with --resume"):
+        finetune("nowhere", tmp_path / "seeds", seeds=5, **given)
+    with pytest.raises(ValueError, match=r"seeds holds no run to go on with: no run\.json in it"):
+        finetune("nowhere", tmp_path / "seeds", resume=True, **given)
+
+
 def test_a_missing_package_is_named_before_the_work(model, tmp_path, monkeypatch):
     monkeypatch.setattr("debertakit.finetuning.evaluation.find_spec", lambda name: None if name == "seqeval" else name)
     with pytest.raises(ImportError, match=r"needs seqeval: pip install 'debertakit\[finetune\]'"):
         finetune(model, tmp_path / "run", task="rte", data=tmp_path)
+    monkeypatch.setattr("debertakit.finetuning.evaluation.find_spec", lambda name: None if name == "nltk" else name)
+    with pytest.raises(ImportError, match="needs nltk"):
+        finetune(model, tmp_path / "run", task="cmrc2018", data=tmp_path)
 
 
 def test_more_tokens_than_positions(tmp_path):

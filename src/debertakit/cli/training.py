@@ -20,6 +20,8 @@ PAIR_TASKS = ("translation", "summarisation")
 PAIRS_ONLY = {"source", "target", "dev_source", "dev_target", "minutes", "max_target", "decoder_layers"}
 ALL_TASKS = {"model", "out", "task", "train", "dev", "text", "label", "epochs", "lr", "weight_decay"}
 ALL_TASKS |= {"max_length", "evaluate_every", "seed", "resume"}
+COLUMNS = {"text", "pair", "label", "separator", "option"}
+SIFT = {"sift_lambda", "sift_step", "sift_init"}
 
 
 @tokenizers.command("train")
@@ -127,7 +129,7 @@ def finetune(
     lora: Annotated[int | None, typer.Option(help="Train low-rank updates of this rank only (8 is usual).")] = None,
     freeze_encoder: Annotated[bool, typer.Option("--freeze-encoder", help="Train the head only.")] = False,
     early_stopping: Annotated[int | None, typer.Option(help="Stop after so many evaluations in vain.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(help="Steps between evaluations; an epoch.")] = None,
+    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations; an epoch.")] = None,
     precision: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the head, the order and the dropout.")] = 0,
     seeds: Annotated[int, typer.Option(help="Runs, with seeds from --seed on; mean, sd, min, max.")] = 1,
@@ -156,6 +158,12 @@ def finetune(
     from debertakit.finetuning.command import run_finetune
 
     _refuse(finetune, settings, PAIRS_ONLY, "tasks other than translation and summarisation")
+    if not sift:
+        _refuse(finetune, settings, SIFT, "a run without --sift")
+    if task is not None:
+        _refuse(finetune, settings, {"dev", *COLUMNS}, f"--task {task}")
+    elif train is not None:
+        _refuse(finetune, settings, {"data"}, "a run with --train")
     named = {"model", "out", "seeds", "option", *PAIRS_ONLY}
     run_finetune(model, out, seeds, options=option, **{n: v for n, v in settings.items() if n not in named})
 
@@ -192,16 +200,23 @@ def evaluate(
     out: Annotated[Path | None, typer.Option(help="Folder for predictions.")] = None,
 ) -> None:
     """Score a fine-tuned model, write predictions for a leaderboard, compare two runs, or measure perplexity."""
+    settings = dict(locals())
     if len(models) != 1 + compare:
         raise ValueError(f"{'two runs are' if compare else 'one model is'} needed, not {len(models)}")
     quiet()
+
+    def only(names: set[str], where: str) -> None:
+        _refuse(evaluate, settings, settings.keys() - names - {"models"}, where)
+
     if perplexity is not None:
         from debertakit.generation.command import run_perplexity
 
+        only({"perplexity", "window", "stride"}, "--perplexity")
         return run_perplexity(models[0], perplexity, window, stride)
     if task in PAIR_TASKS and not compare:
         from debertakit.finetuning.seq2seq import Files, run_evaluate_pairs
 
+        only({"task", "source", "target", "file", "text", "label", "out"}, f"--task {task}")
         files = Files(source, target, file, (text or "source", label or "target"))
         return run_evaluate_pairs(models[0], task, files, out)
     if source is not None or target is not None:
@@ -209,11 +224,17 @@ def evaluate(
     from debertakit.finetuning import command
 
     if compare:
+        only({"compare", "split", "resamples"}, "--compare")
         command.run_compare(models[0], models[1], split, resamples)
     elif predict_test:
         if task is None or data is None or out is None:
             raise ValueError("--predict-test needs --task, --data and --out")
+        only({"predict_test", "task", "data", "out"}, "--predict-test")
         command.run_predict_test(models[0], task, data, out)
     else:
+        if task is not None:
+            only({"task", "data", "split", "out"}, f"--task {task}")
+        elif file is not None:
+            only({"file", "split", "out", *COLUMNS}, "--file")
         columns = {"text": text, "pair": pair, "label": label, "separator": separator, "options": option}
         command.run_evaluate(models[0], out, task=task, data=data, file=file, split=split, **columns)

@@ -7,7 +7,7 @@ from typing import Any
 
 from debertakit.finetuning import metrics
 from debertakit.finetuning.examples import Choice, Task
-from debertakit.finetuning.folders import SPLITS, find, read_splits
+from debertakit.finetuning.folders import SPLITS, find, read_splits, with_dev
 from debertakit.finetuning.problems import Problems, shorten
 from debertakit.finetuning.rows import Row, collect, table
 from debertakit.finetuning.texts import as_text, hidden, require
@@ -22,12 +22,14 @@ def read_race(folder: Path) -> dict[str, list[Choice]]:
     root = next((place for place in (folder / "RACE", folder) if (place / "train").is_dir()), None)
     if root is None:
         return read_splits(folder, race, names=("RACE",), patterns=SPLITS)
-    splits = {}
+    splits: dict[str, list[Choice]] = {}
     for split in ("train", "dev", "test"):
+        if not (root / split).is_dir():
+            continue
         problems = Problems(root / split, "file")
         splits[split] = race(_passages(root / split), problems, split != "test")
         problems.finish(len(splits[split]))
-    return splits
+    return with_dev(root, splits)
 
 
 def _passages(folder: Path) -> Iterator[Row]:
@@ -48,7 +50,7 @@ def _questions(row: Row, labelled: bool) -> list[Choice]:
         raise ValueError("not as many questions as options and answers")
     examples = []
     for index, (question, options, answer) in enumerate(zip(questions, values["options"], answers, strict=True)):
-        label = None if answer is None else LETTERS.find(answer)
+        label = None if answer is None or (answer == "" and not labelled) else _letter(answer)
         if not passage.strip() or not all(option.strip() for option in options):
             raise ValueError("empty text", f"question {index + 1}")
         if label is not None and not 0 <= label < len(options):
@@ -56,6 +58,11 @@ def _questions(row: Row, labelled: bool) -> list[Choice]:
         identity = f"{values.get('id', row.number)}-{index}"
         examples.append(Choice(identity, passage, question.strip(), tuple(options), label))
     return examples
+
+
+def _letter(answer: str) -> int:
+    """Which option a letter means; -1: none."""
+    return LETTERS.find(answer) if len(answer) == 1 else -1
 
 
 def score_race(examples: Sequence[Choice], predictions: Sequence[int]) -> dict[str, float]:
@@ -134,7 +141,7 @@ def _place(raw: Any, columns: Sequence[str], options: Sequence[str]) -> int:
     elif options.count(given) == 1:
         place = options.index(given)
     else:
-        place = LETTERS.find(given.upper()) if len(given) == 1 else -1
+        place = _letter(given.upper())
     if not 0 <= place < len(options) or not options[place]:
         raise ValueError("label is none of the options", shorten(raw))
     return sum(map(bool, options[:place]))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.finetuning import benchmarks
-from debertakit.finetuning.evaluation import compare_runs, evaluate, load_evaluator, write_predictions
+from debertakit.finetuning.evaluation import check_packages, compare_runs, evaluate, load_evaluator, write_predictions
 from debertakit.finetuning.significance import summary
 from debertakit.finetuning.train import finetune
 
@@ -28,6 +28,7 @@ def run_evaluate(model: Path, out: Path | None, **settings: Any) -> None:
 
 def run_predict_test(model: Path, task: str, data: Path, out: Path) -> None:
     """Predictions on every test set of a benchmark, in the files that its leaderboard takes."""
+    check_packages(task)
     chosen = benchmarks.task(task)
     splits = chosen.read(data)
     found = [name for name in chosen.files if splits.get(name)]

@@ -17,13 +17,14 @@ from debertakit.finetuning import benchmarks
 from debertakit.finetuning.batches import Collator
 from debertakit.finetuning.examples import Choice, Kind, Question, Tagged, Task, Text, gold
 from debertakit.finetuning.features import Encoder, Row
-from debertakit.finetuning.files import SCORES, own_task
+from debertakit.finetuning.files import SCORES, kind_of, own_task
 from debertakit.finetuning.models import HEADS, PROBLEMS, load_config, load_model, load_tokenizer_of, longest_input
 from debertakit.finetuning.predict import Prediction, decide, row_logits
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
 from debertakit.precision import precision
 
 CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
+EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
 LABELLED = ("single-label", "multi-label", "tagging")
 SEQUENCE_KINDS = {problem: kind for kind, problem in PROBLEMS.items()}
 
@@ -66,11 +67,8 @@ class Evaluator:
 
 def load_evaluator(model: str | Path, task: Task) -> Evaluator:
     """A fine-tuned model, ready for examples of ``task``."""
-    config = load_config(model)
-    if HEADS[task.kind] != HEADS[kind_of_model(model, config)]:
-        raise ValueError(f"{model} is a model for {kind_of_model(model, config)}, and this is a {task.kind} task")
-    labels = tuple(config.id2label[i] for i in range(config.num_labels)) if task.kind in LABELLED else ()
-    tokenizer, network = load_tokenizer_of(model), load_model(model, task.kind, labels)
+    labels = labels_for(model, task)
+    tokenizer, network = load_tokenizer_of(model), load_model(model, task.kind, labels, whole=True)
     record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
     threshold = metrics.get("no_answer_threshold", 0.0)
     encoder = Encoder(task.kind, tokenizer, labels, record.get("max_length") or longest_input(network, tokenizer)[0])
@@ -94,6 +92,30 @@ def kind_of_model(model: str | Path, config: Any) -> Kind:
     return "regression" if config.num_labels == 1 else "single-label"
 
 
+def labels_of(config: Any) -> tuple[str, ...]:
+    """In the order of the logits."""
+    return tuple(config.id2label[i] for i in range(config.num_labels))
+
+
+def labels_for(model: str | Path, task: Task) -> tuple[str, ...]:
+    """The model's labels in the order of its logits, spelled as the task spells them; () where there are none."""
+    config = load_config(model)
+    kind = kind_of_model(model, config)
+    if kind != task.kind:
+        raise ValueError(f"{model} is a model for {kind}, and {task.name} is a {task.kind} task")
+    labels = labels_of(config) if kind in LABELLED else ()
+    if task.labels is None or set(labels) == set(task.labels):
+        return labels
+    spelled = {label.casefold(): label for label in task.labels}
+    if len(labels) != len(spelled) or {label.casefold() for label in labels} != set(spelled):
+        raise ValueError(f"{model} knows the labels {_some(labels)}, and {task.name} has {_some(task.labels)}")
+    return tuple(spelled[label.casefold()] for label in labels)
+
+
+def _some(labels: Sequence[str], most: int = 8) -> str:
+    return ", ".join(labels[:most]) + (f", ... ({len(labels)})" if len(labels) > most else "")
+
+
 def evaluate(
     model: str | Path,
     *,
@@ -104,14 +126,18 @@ def evaluate(
     **columns: Any,
 ) -> Evaluation:
     """A fine-tuned model on a split of a benchmark, or on a file of one's own (columns as in ``files.own_task``)."""
-    check_packages()
     if (task is None) == (file is None):
         raise ValueError("give either a task and its folder of data, or a file to evaluate on")
+    if file is not None and data is not None:
+        raise ValueError("data: the folder of a benchmark, and a file is to be evaluated on")
+    if task is not None and columns:
+        raise ValueError(f"{', '.join(columns)}: not for a benchmark, whose files are known")
+    check_packages(task)
     if file is not None:
-        chosen = own_task(Path(file), kind=kind_of_model(model, load_config(model)), **columns)
-        examples = chosen.read(Path())["train"]
+        chosen, examples = open_file(model, Path(file), columns)
     else:
         chosen = benchmarks.task(task) if isinstance(task, str) else task  # type: ignore[assignment]
+        labels_for(model, chosen)  # before the data are read
         splits = read_benchmark(chosen, data)
         if not splits.get(split):
             raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
@@ -119,9 +145,22 @@ def evaluate(
     return load_evaluator(model, chosen)(examples)
 
 
-def check_packages() -> None:
+def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Any]]:
+    """A file to evaluate a model on, without the rows whose label the model does not have."""
+    config = load_config(model)
+    kind = kind_of_model(model, config)
+    known = labels_of(config) if kind in LABELLED else None
+    task = own_task(None, file, kind=kind, labels=known, **columns)
+    examples = task.read(Path())["dev"]
+    if not isinstance(examples[0], CLASSES.get(kind, Text)):
+        raise ValueError(f"{model} is a model for {kind}, and {file} is read as {kind_of(examples)}")
+    return replace(task, labels=None), examples
+
+
+def check_packages(task: str | Task | None = None) -> None:
     """Before the work, not after hours of it."""
-    for name in ("accelerate", "scipy", "seqeval", "sklearn"):
+    own = EXTRA_PACKAGES.get(task.name if isinstance(task, Task) else task or "", ())
+    for name in ("accelerate", "scipy", "seqeval", "sklearn", *own):
         if find_spec(name) is None:
             raise ImportError(f"fine-tuning needs {name}: pip install 'debertakit[finetune]'")
 
@@ -154,15 +193,16 @@ def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
         raise ValueError(f"no predictions at {path}")
     cls = CLASSES.get(kind, Text)
     examples, values = [], []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            record = json.loads(line)
-            example = cls(**{key: _tuple(value) for key, value in record["example"].items()})
-            value = _tuple(record["prediction"])
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{path}, line {number}: not a prediction of a {kind} task ({error})") from None
-        examples.append(example)
-        values.append(value)
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+                example = cls(**{key: _tuple(value) for key, value in record["example"].items()})
+                value = _tuple(record["prediction"])
+            except (ValueError, KeyError, TypeError) as error:
+                raise ValueError(f"{path}, line {number}: not a prediction of a {kind} task ({error})") from None
+            examples.append(example)
+            values.append(value)
     return examples, values
 
 
@@ -179,6 +219,7 @@ def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: in
         if len(found) > 1:
             raise ValueError(f"{a} and {b} are runs of different tasks: {name} {' and '.join(map(str, found))}")
     name, kind = records[0]["task"], records[0]["kind"]
+    check_packages(name)
     task = benchmarks.TASKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
     files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
     return compare_predictions(files[0], files[1], task, resamples)

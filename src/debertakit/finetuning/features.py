@@ -116,6 +116,9 @@ class Encoder:
     def _tagged(self, batch: Sequence[Tagged], strict: bool) -> Iterator[tuple[Row, bool]]:
         before, behind = _specials(self.tokenizer)
         room = self.max_length - len(before) - len(behind)
+        if room < 1:
+            specials = len(before) + len(behind)
+            raise ValueError(f"max_length is {self.max_length}: no room for words beside {specials} special tokens")
         overlap = room // 4
         for index, (example, pieces) in enumerate(zip(batch, word_pieces(batch, self.tokenizer), strict=True)):
             ids = [piece for word in pieces for piece in word]
@@ -233,10 +236,13 @@ def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[i
     """First and last token of the first answer that is in the context, in a window whose tokens lie at ``places``."""
     if example.answers is None:
         return None
-    there = [pair for pair in zip(example.starts or (), example.answers, strict=True) if pair[0] >= 0]
+    pairs = zip(example.starts or (), example.answers, strict=True)
+    there = [(start, answer) for start, answer in pairs if start >= 0 and answer.strip()]
     if not there:
         return [nowhere, nowhere]
-    start, end = there[0][0], there[0][0] + len(there[0][1]) - 1
+    start, answer = there[0]
+    start += len(answer) - len(answer.lstrip())  # no token holds a blank at the ends
+    end = start + len(answer.strip()) - 1
     first = np.flatnonzero((places[:, 0] <= start) & (start < places[:, 1]))
     last = np.flatnonzero((places[:, 0] <= end) & (end < places[:, 1]))
     return [int(first[0]), int(last[-1])] if len(first) and len(last) else [nowhere, nowhere]

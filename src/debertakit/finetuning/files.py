@@ -12,7 +12,8 @@ What is unseen in training cannot be predicted: rows of dev and test whose label
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -47,10 +48,11 @@ def own_task(
     options: Sequence[str] = (),
     separator: str | None = None,
     kind: Kind | None = None,
+    labels: Collection[str] | None = None,
 ) -> Task:
     """The task that these files make up. They are read at once; its ``read`` returns them for any folder.
 
-    Without ``train``, to evaluate: the first file decides.
+    Without ``train``, to evaluate: the first file decides, or the model's ``kind`` and ``labels``.
     """
     paths = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path}
     if not paths:
@@ -59,7 +61,7 @@ def own_task(
     for split, path in paths.items():
         if not path.is_file():
             raise ValueError(f"{path}: no such file")
-        seen = splits.get("train", ())
+        seen: Sequence[Any] = splits.get("train", ())
         labelled = split != "test"
         if options:
             if not text or not label:
@@ -69,12 +71,21 @@ def own_task(
             if not label:
                 raise ValueError("a table needs the column label")
             splits[split] = read_table(
-                path, text=text, pair=pair, label=label, separator=separator, kind=kind, seen=seen, labelled=labelled
+                path,
+                text=text,
+                pair=pair,
+                label=label,
+                separator=separator,
+                kind=kind,
+                seen=seen,
+                labels=labels,
+                labelled=labelled,
             )
         elif path.suffix == ".json":
             splits[split] = list(read_squad(path, train=split == "train"))
         else:
-            splits[split] = _known_types(path, read_conll(path, labelled=labelled), seen)
+            known = tag_names(seen) if seen else labels if kind in (None, "tagging") else None
+            splits[split] = _known_types(path, read_conll(path, labelled=labelled), known)
     first = next(iter(splits.values()))
     found = kind or kind_of(first)
     score, metric = SCORES[found]
@@ -99,10 +110,11 @@ def read_table(
     separator: str | None = None,
     kind: Kind | None = None,
     seen: Sequence[Text] = (),
+    labels: Collection[str] | None = None,
     labelled: bool = True,
 ) -> list[Text]:
     """Texts of a table. ``seen``: the training examples, which fix the kind and the labels of the other files;
-    ``labelled`` False: a file that may be without labels."""
+    ``labels``: all there may be, where a model fixes them; ``labelled`` False: a file that may be without labels."""
     problems = Problems(path)
     rows = list(table_rows(path, problems, [name for name in (text, pair, label) if name]))
     columns = Columns(
@@ -116,8 +128,9 @@ def read_table(
         kind = infer_kind(
             [value.split(separator) if separator and isinstance(value, str) else value for value in values]
         )
-    known = None if kind == "regression" or not seen else _labels(seen)
-    read_label = _label_reader(kind or "single-label", separator, known)
+    if labels is None and seen and kind != "regression":
+        labels = _labels(seen)
+    read_label = _label_reader(kind or "single-label", separator, labels)
     examples = texts(iter(rows), problems, columns, read_label, labelled and label is not None)
     problems.finish(len(examples))
     if kind == "single-label" and inferred:
@@ -137,12 +150,12 @@ def read_choices(
 
 
 def infer_kind(labels: Sequence[Any]) -> Kind:
-    """Of the values of a label column. Up to 5 % that are no numbers do not make numbers classes."""
-    given = [value for value in labels if not blank(value)]
+    """Of the values of a label column. Up to 5 % that are no numbers do not make numbers classes; NaN is no label."""
+    given = [value for value in labels if not blank(value) and not _is_nan(value)]
     if any(isinstance(value, (list, tuple)) for value in given):
         return "multi-label"
     scores = [float(value) for value in given if _is_number(value)]
-    fractions = any(score % 1 for score in scores)  # NaN and infinity included
+    fractions = any(math.isfinite(score) and score % 1 for score in scores)
     return "regression" if fractions and len(scores) >= (1 - LIMIT) * len(given) else "single-label"
 
 
@@ -163,17 +176,17 @@ def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -
 
 
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[Row]:
-    """Columns given as numbers, from 1: the table has no header."""
+    """Columns given as numbers, from 1: the table has no header, unless its first line has these very names."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")
     if path.suffix not in _TABLES:
         return read_rows(path, problems)
     headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
-    known = [name.casefold() for name in columns]
-    return table(path, problems, quoting=quoting_of(path), known=known, headless=headless)
+    needed = {name.casefold() for name in columns}
+    return table(path, problems, quoting=quoting_of(path), headless=headless, needed=needed)
 
 
-def _label_reader(kind: Kind, separator: str | None, known: set[str] | None) -> ReadLabel:
+def _label_reader(kind: Kind, separator: str | None, known: Collection[str] | None) -> ReadLabel:
     def checked(name: str) -> str:
         if known is not None and name not in known:
             raise ValueError("label unseen in training", shorten(name))
@@ -182,10 +195,10 @@ def _label_reader(kind: Kind, separator: str | None, known: set[str] | None) -> 
     def single(value: Any) -> Label | None:
         if isinstance(value, (list, dict)):
             raise ValueError("not a single label", shorten(value))
-        return None if blank(value) else checked(str(value).strip())
+        return None if blank(value) or _is_nan(value) else checked(str(value).strip())
 
     def several(value: Any) -> Label | None:
-        if value is None:
+        if value is None or _is_nan(value):
             return None
         names = value if isinstance(value, (list, tuple)) else str(value).split(separator) if separator else [value]
         return tuple(checked(str(name).strip()) for name in names if not blank(name))
@@ -210,20 +223,24 @@ def _not_free_text(path: Path, examples: Sequence[Text]) -> None:
         raise ValueError(f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); the right column?")
 
 
-def _known_types(path: Path, examples: list[Tagged], seen: Sequence[Tagged]) -> list[Tagged]:
-    """Without sentences that have a type of entity which training does not."""
-    if not seen:
+def _known_types(path: Path, examples: list[Tagged], known: Collection[str] | None) -> list[Tagged]:
+    """Without sentences that have a type of entity which is that of none of the ``known`` tags."""
+    if known is None:
         return examples
-    known, problems = set(tag_names(seen)), Problems(path, "sentence")
+    types, problems = {tag[2:] for tag in known}, Problems(path, "sentence")
     kept = []
     for example in examples:
-        new = sorted(set(example.tags or ()) - known)
+        new = sorted(tag for tag in set(example.tags or ()) if tag != "O" and tag[2:] not in types)
         if new:
             problems.skip(int(example.id) + 1, "label unseen in training", new[0])
         else:
             kept.append(example)
     problems.finish(len(kept))
     return kept
+
+
+def _is_nan(value: Any) -> bool:
+    return _is_number(value) and math.isnan(float(value))
 
 
 def _is_number(value: Any) -> bool:

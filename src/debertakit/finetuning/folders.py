@@ -46,13 +46,18 @@ def read_splits(
     """Split -> examples, from a folder or, where ``hub`` names the dataset, from "hf" or "hf:NAME[:CONFIG]"."""
     splits = {}
     if is_hub(folder):
-        for split, rows in _hub(folder, hub).items():
+        for split, rows in hub_rows(folder, hub).items():
             splits[split] = _finished(rows, Problems(folder, "row"), read, split)
     else:
         for split, path in find(folder, names, patterns).items():
             problems = Problems(path)
             rows = read_rows(path, problems, known=known, headless=headless)
             splits[split] = _finished(rows, problems, read, split)
+    return with_dev(folder, splits)
+
+
+def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """A test set that has labels is the dev set where there is none."""
     if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
         logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
         splits["dev"] = splits.pop("test")
@@ -95,7 +100,8 @@ def _first(files: Sequence[Path], globs: Sequence[str]) -> Path | None:
     return None
 
 
-def _hub(folder: Path, default: str) -> dict[str, Iterator[Row]]:
+def hub_rows(folder: Path, default: str) -> dict[str, Iterator[Row]]:
+    """Split -> rows, of "hf" (the ``default``) or "hf:NAME[:CONFIG]"."""
     source = str(folder).partition(":")[2] or default
     if not source:
         raise ValueError("this task is not read from the hub; give the folder with its files")

@@ -1,6 +1,7 @@
 """The official metrics, in per cent. Each takes examples and a prediction for each, and returns its scores by name.
 
-Where a metric is undefined - no entity, a constant prediction - it is 0, as scikit-learn has it for MCC.
+Where a metric is undefined - no entity, a constant prediction - it is 0, as scikit-learn has it for MCC. What is
+measured question by question is kept: a comparison of two runs scores the same answers thousands of times.
 """
 
 import re
@@ -8,11 +9,15 @@ import string
 import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from debertakit.finetuning.examples import Choice, Question, Tagged, Text
 
 Scores = dict[str, float]
+
+KEPT = 1 << 18
+"""Measurements of a kind that are kept."""
 
 
 def accuracy(examples: Sequence[Text | Choice], predictions: Sequence[str | int]) -> Scores:
@@ -112,8 +117,8 @@ def squad(examples: Sequence[Question], predictions: Sequence[str]) -> Scores:
     1.1's differs only for answers that normalise to nothing ("the").
     """
     gold = _gold_answers(examples, predictions)
-    f1 = [max(word_f1(p, answer) for answer in _counting(g)) for p, g in zip(predictions, gold, strict=True)]
-    exact = [max(exact_match(p, answer) for answer in _counting(g)) for p, g in zip(predictions, gold, strict=True)]
+    f1 = [_squad_best(word_f1, p, tuple(g)) for p, g in zip(predictions, gold, strict=True)]
+    exact = [_squad_best(exact_match, p, tuple(g)) for p, g in zip(predictions, gold, strict=True)]
     scores = {"exact": _mean(exact), "f1": _mean(f1)}
     answerable = [bool(g) for g in gold]
     if any(answerable) and not all(answerable):
@@ -138,13 +143,14 @@ def find_best_threshold(
     total = best = float(sum(not g for g in gold))  # nothing answered
     threshold = no_answer_scores[order[0]] - 1.0
     for place, i in enumerate(order):
-        total += max(measure(answers[i], answer) for answer in _counting(gold[i])) - (not gold[i])
+        total += _squad_best(measure, answers[i], tuple(gold[i])) - (not gold[i])
         ends_group = place + 1 == len(order) or no_answer_scores[order[place + 1]] > no_answer_scores[i]
         if ends_group and total > best:
             best, threshold = total, no_answer_scores[i]
     return 100 * best / len(gold), threshold
 
 
+@lru_cache(KEPT)
 def normalise(answer: str) -> str:
     """SQuAD's: lower case, no punctuation, no articles, single spaces."""
     plain = "".join(c for c in answer.lower() if c not in _PUNCTUATION)
@@ -155,6 +161,7 @@ def exact_match(prediction: str, answer: str) -> float:
     return float(normalise(prediction) == normalise(answer))
 
 
+@lru_cache(KEPT)
 def word_f1(prediction: str, answer: str) -> float:
     guess, truth = normalise(prediction).split(), normalise(answer).split()
     if not guess or not truth:
@@ -215,6 +222,7 @@ _CMRC_PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·�
 _CHINESE = re.compile("[\u4e00-\u9fa5]")
 
 
+@lru_cache(KEPT)
 def _cmrc_exact(prediction: str, answer: str) -> float:
     left, right = (
         "".join(c for c in text.lower().strip() if c not in _CMRC_PUNCTUATION) for text in (prediction, answer)
@@ -222,6 +230,7 @@ def _cmrc_exact(prediction: str, answer: str) -> float:
     return float(left == right)
 
 
+@lru_cache(KEPT)
 def _cmrc_f1(prediction: str, answer: str) -> float:
     guess, truth = _cmrc_pieces(prediction), _cmrc_pieces(answer)
     longest, ending = 0, [0] * (len(truth) + 1)  # ending[j]: of the common run that ends at truth[j - 1]
@@ -264,9 +273,10 @@ def _best(measure: Callable[[str, str], float], pairs: Sequence[tuple[str, Seque
     return _mean([max(measure(prediction, answer) for answer in answers) for prediction, answers in pairs])
 
 
-def _counting(answers: Sequence[str]) -> Sequence[str]:
+@lru_cache(KEPT)
+def _squad_best(measure: Callable[[str, str], float], prediction: str, answers: tuple[str, ...]) -> float:
     """SQuAD leaves answers out that normalise to nothing; without any, saying nothing is right."""
-    return [answer for answer in answers if normalise(answer)] or [""]
+    return max(measure(prediction, answer) for answer in [a for a in answers if normalise(a)] or [""])
 
 
 def _gold(examples: Sequence[Text | Choice], predictions: Sequence[Any]) -> list[Any]:

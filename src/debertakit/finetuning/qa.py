@@ -12,7 +12,7 @@ from typing import Any
 
 from debertakit.finetuning import metrics
 from debertakit.finetuning.examples import Question, Task
-from debertakit.finetuning.folders import SPLITS, Patterns, find, is_hub, read_splits
+from debertakit.finetuning.folders import SPLITS, Patterns, find, hub_rows, is_hub
 from debertakit.finetuning.problems import Problems, shorten
 from debertakit.finetuning.rows import Row, decodable, whole
 
@@ -108,11 +108,12 @@ def read_folder(
     folder: Path, *, names: Sequence[str], patterns: Patterns, hub: str, impossible: bool
 ) -> dict[str, list[Question]]:
     if is_hub(folder):
-
-        def read(rows: Iterator[Row], problems: Problems, train: bool) -> list[Question]:
-            return questions(rows, problems, train=train, impossible=impossible)
-
-        return read_splits(folder, read, names=names, hub=hub)
+        splits = {}
+        for split, rows in hub_rows(folder, hub).items():
+            problems = Problems(folder, "row")
+            splits[split] = questions(rows, problems, train=split == "train", impossible=impossible)
+            problems.finish(len(splits[split]))
+        return splits
     files = find(folder, names, patterns, (".json",))
     return {split: read_squad(path, train=split == "train", impossible=impossible) for split, path in files.items()}
 

@@ -3,8 +3,8 @@
     epochs / warm-up steps / learning rate / batch / dropout before the classifier
 
 A cell that Microsoft left out follows the nearest it gave: ``small`` and ``xsmall`` v3 models train at the rates of
-MNLI's scripts, v3-base like v1's base, a task without a script like the one in ``LIKE``. Models smaller than any
-released one (``tiny``) learn faster, and longer.
+MNLI's scripts, v3-base like v1's base, a task without a script like the one in ``LIKE``, but for the length, which is
+that of its own texts. Models smaller than any released one (``tiny``) learn faster, and longer.
 """
 
 from dataclasses import dataclass, replace
@@ -191,7 +191,7 @@ def hyperparameters(task: str, size: Size, *, sift: bool = False) -> Hyperparame
     if sift and like == "mnli" and size in _SIFT_MNLI:
         epochs, warmup, lr, weight = _SIFT_MNLI[size]
         chosen = replace(chosen, epochs=epochs, warmup=warmup, lr=lr, sift_lambda=weight)
-    return replace(chosen, max_length=LENGTHS.get(like))
+    return replace(chosen, max_length=LENGTHS.get(task))
 
 
 def model_size(name: str, layers: int, hidden: int) -> Size:

@@ -45,13 +45,21 @@ def read_rows(
 
 
 def table(
-    path: Path, problems: Problems, *, quoting: Quoting, known: Collection[str] = (), headless: Sequence[str] = ()
+    path: Path,
+    problems: Problems,
+    *,
+    quoting: Quoting,
+    known: Collection[str] = (),
+    headless: Sequence[str] = (),
+    needed: Collection[str] = (),
 ) -> Iterator[Row]:
+    """``headless``: as above; a first line that has all of the ``needed`` names is a header too."""
     cells = _unquoted(path, problems) if quoting == "none" else _quoted(path, problems)
     begin, first = next(cells, (1, []))
     if not first:
         raise ValueError(f"{path}: the file is empty")
-    named = not headless or any(cell.strip().casefold() in known for cell in first)
+    there = {cell.strip().casefold() for cell in first}
+    named = not headless or not there.isdisjoint(known) or (bool(needed) and there.issuperset(needed))
     names = [cell.strip() for cell in first] if named else list(headless)
     for number, row in cells if named else chain([(begin, first)], cells):
         if named and len(row) < len(names):
@@ -75,6 +83,10 @@ def _attempt(row: Row, problems: Problems, parse: Callable[[Row], list[T]]) -> l
         return parse(row)
     except (KeyError, TypeError, AttributeError) as error:
         problems.skip(row.number, "not of the form expected", f"{type(error).__name__} {error}")
+    except UnicodeDecodeError as error:
+        problems.skip(row.number, "not UTF-8", f"byte 0x{error.object[error.start]:02x}")
+    except json.JSONDecodeError as error:
+        problems.skip(row.number, "not JSON", _message(error))
     except ValueError as error:
         problems.skip(row.number, *error.args)
     return []
@@ -83,7 +95,7 @@ def _attempt(row: Row, problems: Problems, parse: Callable[[Row], list[T]]) -> l
 def delimiter(path: Path) -> str:
     """Of a table, by its first line: tab, else whichever of comma and semicolon is there more often."""
     _, line = next(lines(path, Problems(path)), (1, ""))
-    if "\t" in line or path.suffix == ".tsv":
+    if "\t" in line or path.suffix.lower() == ".tsv":
         return "\t"
     return ";" if line.count(";") > line.count(",") else ","
 
@@ -136,7 +148,7 @@ def json_values(path: Path, problems: Problems) -> Iterator[Row]:
             items = value["data"] if isinstance(value, dict) and isinstance(value.get("data"), list) else value
             if isinstance(items, list):
                 for index, item in enumerate(items, 1):
-                    yield from _checked(f"{line}, item {index}", item, text[begin:at], problems)
+                    yield from _checked(f"{line}, item {index}", item, None, problems)
             else:
                 yield from _checked(line, value, text[begin:at], problems)
         line += text.count("\n", begin, at)
@@ -230,19 +242,22 @@ def _parsed(number: int, line: str, problems: Problems) -> Iterator[Row]:
     yield from _checked(number, value, line, problems)
 
 
-def _checked(number: int | str, value: Any, source: str, problems: Problems) -> Iterator[Row]:
+def _checked(number: int | str, value: Any, source: str | None, problems: Problems) -> Iterator[Row]:
+    """``source``: the text that the value was read from; None: an item of a list."""
     if not isinstance(value, dict):
         problems.skip(number, "not a JSON object", shorten(value))
-    elif "\\u" in source and not decodable(json.dumps(value, ensure_ascii=False)):
-        problems.skip(number, "half a surrogate pair")
-    elif _decodable(number, source, problems):
+        return
+    text = json.dumps(value, ensure_ascii=False) if source is None or "\\u" in source else source
+    if _decodable(number, text, problems):
         yield Row(number, value)
 
 
 def _decodable(number: int | str, text: str, problems: Problems) -> bool:
     bad = _LONE_SURROGATE.search(text)
-    if bad:
+    if bad and "\udc80" <= bad.group() <= "\udcff":  # how Python spells a byte that is not UTF-8
         problems.skip(number, "not UTF-8", f"byte 0x{ord(bad.group()) & 0xFF:02x}")
+    elif bad:
+        problems.skip(number, "half a surrogate pair")
     return not bad
 
 

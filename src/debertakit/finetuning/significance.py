@@ -57,8 +57,8 @@ def compare(
     both = [[*left, *right] for left, right in zip(a, b, strict=True)]  # prediction i of A: i; of B: n + i
 
     def mean(chosen: np.ndarray, rows: np.ndarray) -> float:
-        picked = [examples[i] for i in chosen]
-        return float(np.mean([metric(picked, [run[i] for i in rows]) for run in both]))
+        picked, places = [examples[i] for i in chosen.tolist()], rows.tolist()
+        return float(np.mean([metric(picked, [run[i] for i in places]) for run in both]))
 
     def resampled(indices: np.ndarray) -> float:
         return mean(indices, indices) - mean(indices, n + indices)

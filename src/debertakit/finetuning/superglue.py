@@ -62,7 +62,8 @@ def _wsc(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Text]:
 def _wsc_pairs(rows: Iterator[Row], problems: Problems) -> Iterator[Row]:
     """``span2_index`` counts words between blanks; the word there may carry punctuation: "him,"."""
     for number, values in rows:
-        target = {**values, **values.get("target", {})}  # the archive nests what the hub and copies do not
+        nested = values.get("target")  # the archive nests what the hub and copies do not
+        target = {**values, **nested} if isinstance(nested, dict) else values
         text, noun, pronoun, index = (target.get(k) for k in ("text", "span1_text", "span2_text", "span2_index"))
         if not (isinstance(text, str) and noun and pronoun and isinstance(index, int)):
             problems.skip(number, "no text, span1_text, span2_text or span2_index", shorten(values))

@@ -29,6 +29,7 @@ from debertakit.finetuning.evaluation import Evaluator, check_packages, read_ben
 from debertakit.finetuning.examples import Task
 from debertakit.finetuning.features import Encoder, Features, choose_length, find_labels
 from debertakit.finetuning.files import own_task
+from debertakit.finetuning.folders import is_hub
 from debertakit.finetuning.losses import class_weights
 from debertakit.finetuning.metrics import find_best_threshold
 from debertakit.finetuning.models import add_lora, freeze_encoder, load_model, load_tokenizer_of, longest_input
@@ -43,6 +44,7 @@ from debertakit.pretraining.log import Log
 HELD_OUT = 0.1
 """Share of the training examples that becomes the dev set where none is given, but no more than MOST_HELD_OUT."""
 MOST_HELD_OUT = 2000
+COLUMNS = ("text", "pair", "label", "options", "separator")
 
 
 @dataclass(frozen=True)
@@ -69,6 +71,8 @@ class Job:
     encoder: Encoder
     train: Features
     dev: Features
+    source: dict[str, Any] = field(default_factory=dict)
+    """Where the examples are from (``source_of``)."""
 
     def record(self, seed: int) -> dict[str, Any]:
         """run.json"""
@@ -79,7 +83,9 @@ class Job:
             "metric": self.task.metric,
             "labels": list(self.encoder.labels),
             "seed": seed,
+            **self.source,
             "train_examples": len(self.splits["train"]),
+            "dev_examples": len(self.splits["dev"]),
             **asdict(self.options),
         }
 
@@ -101,7 +107,7 @@ def finetune(
 
     ``others``: columns (text, pair, label, ...: ``files.own_task``) and ``Options``.
     """
-    check_packages()
+    check_packages(task)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("fine-tuning runs in one process; start it without torchrun")
     if seeds < 1:
@@ -109,17 +115,52 @@ def finetune(
     names = set(Options.__dataclass_fields__)
     options = Options(**{key: value for key, value in others.items() if key in names})
     columns = {key: value for key, value in others.items() if key not in names}
-    task, splits = open_data(task, data, train, dev, columns)
-    job = prepare(str(model), task, splits, options)
+    if options.evaluate_every is not None and options.evaluate_every < 1:
+        raise ValueError(f"evaluate_every is {options.evaluate_every}; it must be more than 0")
     folder = Path(out)
+    seeded = [(number, folder / f"seed-{number}") for number in range(seed, seed + seeds)]
+    check_folders(folder, [each for _, each in seeded] if seeds > 1 else [folder], resume)
+    task, splits = open_data(task, data, train, dev, columns)
+    job = replace(prepare(str(model), task, splits, options), source=source_of(data, train, dev, columns))
     if seeds == 1:
         return run(job, seed, folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [run(job, number, folder / f"seed-{number}", resume) for number in range(seed, seed + seeds)]
+    runs = [run(job, number, each, resume) for number, each in seeded]
     scores = {name: float(np.mean([each.scores[name] for each in runs])) for name in runs[0].scores}
     result = Result(folder, scores, sum(each.seconds for each in runs), runs)
     report.write_summary(folder, job.record(seed), [(each.folder.name, each.scores) for each in runs])
     return result
+
+
+def check_folders(out: Path, runs: Sequence[Path], resume: bool) -> None:
+    """Refuse, before the work, places that a run could not be put in at its end."""
+    if runs != [out] and (out / "run.json").exists():
+        raise ValueError(f"{out} holds a single run; choose another folder for {len(runs)} of them")
+    parts = [run.with_name(run.name + ".part") for run in runs]
+    for folder in (out, *runs, *parts):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; choose another folder")
+    for folder in (*runs, *parts):
+        _check_run(folder, resume)
+
+
+def _check_run(folder: Path, resume: bool) -> None:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not resume:
+        raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{folder} holds no run to go on with: no run.json in it; choose another folder")
+
+
+def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[str, Any]:
+    """For run.json: the folder or files, and the columns."""
+
+    def place(path: Any) -> str | None:
+        return None if path is None else str(path) if is_hub(Path(path)) else str(Path(path).resolve())
+
+    files = {"data": place(data), "train": place(train), "dev": place(dev)}
+    return files | {name: columns.get(name) for name in COLUMNS}
 
 
 def open_data(
@@ -129,11 +170,15 @@ def open_data(
     if (task is None) == (train is None):
         raise ValueError("give either a task and its folder of data, or a file to train on")
     if task is not None:
+        if dev is not None:
+            raise ValueError("dev: not for a benchmark, which has a dev set of its own")
         if columns:
             raise ValueError(f"{', '.join(columns)}: not for a benchmark, whose files are known (and no option either)")
         chosen = benchmarks.task(task) if isinstance(task, str) else task
         splits = read_benchmark(chosen, data)
     else:
+        if data is not None:
+            raise ValueError("data: the folder of a benchmark, and a file is given to train on")
         try:
             chosen = own_task(Path(train), Path(dev) if dev is not None else None, **columns)
         except TypeError as error:  # an unknown keyword
@@ -206,7 +251,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
     checkpoint = newest_checkpoint(part / "checkpoints")
     log = Log(part, "none", total_steps(job), "steps", int(checkpoint.name.split("-")[1]) if checkpoint else -1)
     trainer.add_callback(LogCallback(log))
-    began = time.monotonic()
+    began = trainer.began = time.monotonic() - seconds_before(checkpoint)
     try:
         trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
         seconds = time.monotonic() - began
@@ -225,13 +270,12 @@ def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
     record = job.record(seed)
     for folder in (out, part):
         if folder.is_dir() and any(folder.iterdir()):
-            if not resume:
-                raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+            _check_run(folder, resume)
             before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
             for name, value in json.loads(json.dumps(record)).items():
-                if before.get(name) != value:
+                if before.get(name, value) != value:
                     raise ValueError(
-                        f"{folder} holds another run, with {name} {before.get(name)!r} instead of {value!r}; "
+                        f"{folder} holds another run, with {name} {before[name]!r} instead of {value!r}; "
                         "choose another folder"
                     )
             if folder == out:
@@ -315,6 +359,14 @@ def newest_checkpoint(folder: Path) -> Path | None:
         else:
             shutil.rmtree(path)
     return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
+
+
+def seconds_before(checkpoint: Path | None) -> float:
+    """What the run had taken when this checkpoint was written."""
+    if checkpoint is None:
+        return 0.0
+    history = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
+    return max((entry["eval_elapsed"] for entry in history if "eval_elapsed" in entry), default=0.0)
 
 
 def _is_json(path: Path) -> bool:

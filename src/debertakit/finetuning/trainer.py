@@ -45,6 +45,8 @@ class FinetuneTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.kind, self.evaluator, self.sift, self.layer_decay = kind, evaluator, sift, layer_decay
         self.weights = None if weights is None else weights.to(args.device)
+        self.began = time.monotonic()
+        """When training began; a run that goes on sets it back by the time that it took before."""
         self.model_accepts_loss_kwargs = True  # counts the label cells of a whole step for compute_loss
 
     def _get_train_sampler(self, train_dataset: Any = None) -> TrainingOrder:
@@ -95,6 +97,7 @@ class FinetuneTrainer(Trainer):
         figures = self.evaluator()
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
         metrics[f"{metric_key_prefix}_seconds"] = time.monotonic() - began
+        metrics[f"{metric_key_prefix}_elapsed"] = time.monotonic() - self.began
         self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
