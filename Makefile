@@ -9,8 +9,9 @@ STAMP := $(VENV)/.installed
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
 
+# Three workers on two cores: a third of the time tests wait for processes that they started.
 test: $(STAMP) lint
-	$(BIN)/pytest -n 2 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
