@@ -1,6 +1,11 @@
-"""What to compute in."""
+"""What to compute on, and in."""
 
 import torch
+
+
+def best_device() -> torch.device:
+    """A GPU, if there is one."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def precision(asked: str, device: torch.device) -> torch.dtype | None:

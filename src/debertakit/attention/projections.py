@@ -89,13 +89,12 @@ class RelativeTable:
     def project(self, att: Any) -> tuple[Tensor | None, Tensor | None]:
         if self._rows is not None:
             return project_positions(att, att.pos_dropout(self._rows), self.terms)
-        if not _plain(att):
-            return project_positions(att, self._normalised(), self.terms)
         key = self._state(att)
         known = _kept.get(att)
         if known is None or known[0] != key:
             known = (key, project_positions(att, self._normalised(), self.terms))
-            _kept[att] = known
+            if _plain(att):
+                _kept[att] = known
         return known[1]
 
     def _state(self, att: Any) -> tuple:

@@ -11,17 +11,23 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from debertakit.finetuning import benchmarks
 from debertakit.finetuning.batches import Collator
 from debertakit.finetuning.examples import Choice, Kind, Question, Tagged, Task, Text, gold
 from debertakit.finetuning.features import Encoder, Row
 from debertakit.finetuning.files import SCORES, kind_of, own_task
-from debertakit.finetuning.models import HEADS, PROBLEMS, load_config, load_model, load_tokenizer_of, longest_input
+from debertakit.finetuning.models import (
+    HEADS,
+    PROBLEMS,
+    labels_of,
+    load_config,
+    load_model,
+    load_tokenizer_of,
+    longest_input,
+)
 from debertakit.finetuning.predict import Prediction, decide, row_logits
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
-from debertakit.precision import precision
+from debertakit.precision import best_device, precision
 
 CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
@@ -72,7 +78,7 @@ def load_evaluator(model: str | Path, task: Task) -> Evaluator:
     record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
     threshold = metrics.get("no_answer_threshold", 0.0)
     encoder = Encoder(task.kind, tokenizer, labels, record.get("max_length") or longest_input(network, tokenizer)[0])
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    device = best_device()
     network.to(device)
     return Evaluator(
         network, task, encoder, precision("auto", device), float("inf") if threshold is None else threshold
@@ -90,11 +96,6 @@ def kind_of_model(model: str | Path, config: Any) -> Kind:
     if config.problem_type in SEQUENCE_KINDS:
         return SEQUENCE_KINDS[config.problem_type]
     return "regression" if config.num_labels == 1 else "single-label"
-
-
-def labels_of(config: Any) -> tuple[str, ...]:
-    """In the order of the logits."""
-    return tuple(config.id2label[i] for i in range(config.num_labels))
 
 
 def labels_for(model: str | Path, task: Task) -> tuple[str, ...]:

@@ -49,6 +49,11 @@ def load_config(path: str | Path) -> Any:
     return DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
 
 
+def labels_of(config: Any) -> tuple[str, ...]:
+    """In the order of the logits."""
+    return tuple(config.id2label[i] for i in range(config.num_labels))
+
+
 def load_tokenizer_of(path: str | Path) -> Any:
     """Ours for DeBERTa (see text/tokenizers.py for why), transformers' for the rest."""
     if load_config(path).model_type in MODEL_TYPES:

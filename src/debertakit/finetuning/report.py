@@ -148,12 +148,12 @@ def confusion(truth: np.ndarray, guess: np.ndarray, labels: tuple[str, ...]) -> 
 
 
 def per_class(truth: np.ndarray, guess: np.ndarray, labels: tuple[str, ...]) -> Section:
-    """What is undefined is 0."""
-    right, guessed, there = ((truth & guess).sum(0), guess.sum(0), truth.sum(0))  # [labels] each
-    rows = [
-        (label, 100 * r / max(g, 1), 100 * r / max(n, 1), 200 * r / max(g + n, 1), n)
-        for label, r, g, n in zip(labels, right.tolist(), guessed.tolist(), there.tolist(), strict=True)
-    ]
+    from sklearn.metrics import precision_recall_fscore_support
+
+    rows = []
+    for label, there, guessed in zip(labels, truth.T.astype(int), guess.T.astype(int), strict=True):
+        p, r, f, _ = precision_recall_fscore_support(there, guessed, average="binary", zero_division=0)
+        rows.append((label, 100 * p, 100 * r, 100 * f, int(there.sum())))
     return Section("Classes", ("class", "precision", "recall", "F1", "examples"), rows)
 
 

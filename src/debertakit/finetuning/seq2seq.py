@@ -26,6 +26,7 @@ from debertakit.finetuning.text_scores import check, text_scores
 from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.heads import IGNORED
+from debertakit.precision import best_device
 from debertakit.pretraining.log import Log
 from debertakit.pretraining.optim import Optimizer, clip_gradients, learning_rate, make_optimizer
 from debertakit.text.tokenizers import load_tokenizer
@@ -153,7 +154,7 @@ def train(
     if checkpoint.exists() and not resume:
         raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
     _keep_settings(out / "settings.json", settings, checkpoint.exists())
-    model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.to(best_device())
     torch.manual_seed(settings.seed)
     batches, held_out = (Batches.of(half, tokenizer, settings) for half in (pairs, dev))
     optimizer = make_optimizer(model, settings.optimizer)
@@ -373,10 +374,10 @@ def run_pairs(
     check(metric_of(task))
     pairs = train.read(f"--task {task} needs --source and --target, or --train with the columns --text and --label")
     held_out = None if dev is None else dev.read("--dev-source and --dev-target go together, in place of --dev")
-    settings = Settings()
-    rates = {name: changes.pop(name) for name in ("lr", "weight_decay") if changes.get(name) is not None}
-    given = {name: value for name, value in changes.items() if value is not None and name not in ("lr", "weight_decay")}
-    settings = replace(settings, optimizer=replace(settings.optimizer, **rates), **given)
+    given = {name: value for name, value in changes.items() if value is not None}
+    rates = {name: given.pop(name) for name in ("lr", "weight_decay") if name in given}
+    settings = Settings(**given)
+    settings = replace(settings, optimizer=replace(settings.optimizer, **rates))
     scores = finetune_pairs(model, out, task, pairs, held_out, settings, decoder_layers=decoder_layers, resume=resume)
     _tell(f"{out}: ", scores, " on the dev set")
 

@@ -38,7 +38,7 @@ from debertakit.finetuning.recipes import hyperparameters, model_size
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
-from debertakit.precision import precision
+from debertakit.precision import best_device, precision
 from debertakit.pretraining.log import Log
 
 HELD_OUT = 0.1
@@ -238,7 +238,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
         freeze_encoder(network)
     if options.lora is not None:
         network = add_lora(network, options.lora)
-    dtype = precision(options.precision, torch.device("cuda" if torch.cuda.is_available() else "cpu"))
+    dtype = precision(options.precision, best_device())
     evaluator = Evaluator(network, job.task, job.encoder, dtype)
     if kind == "qa" and all(example.answers for example in job.splits["train"]):
         evaluator.threshold = float("inf")  # there always was an answer

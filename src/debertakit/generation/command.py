@@ -10,6 +10,7 @@ from transformers import AutoModelForCausalLM, PreTrainedConfig, TextStreamer
 from debertakit.checkpoints import load_whole
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
+from debertakit.precision import best_device
 from debertakit.text.tokenizers import load_tokenizer
 
 
@@ -19,7 +20,7 @@ def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
         model = DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
     else:
         model = load_whole(DebertaForCausalLM, name)
-    return model.to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.to(best_device())
 
 
 def write(

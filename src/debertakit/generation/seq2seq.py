@@ -112,9 +112,10 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
 
 def is_seq2seq(name: str | Path) -> bool:
     """Whether this folder or hub name is a DeBERTa-D."""
-    if Path(name).exists() and not (Path(name) / "config.json").is_file():
+    try:
+        return PreTrainedConfig.get_config_dict(name)[0].get("model_type") == DebertaSeq2SeqConfig.model_type
+    except OSError:  # nothing there: whoever loads it says so better
         return False
-    return PreTrainedConfig.get_config_dict(name)[0].get("model_type") == DebertaSeq2SeqConfig.model_type
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:

@@ -18,7 +18,7 @@ import torch
 from debertakit.checkpoints import load_whole
 from debertakit.finetuning.examples import Choice, Kind, Question, Tagged
 from debertakit.finetuning.features import Encoder, Row
-from debertakit.finetuning.models import HEADS, load_config, load_model, load_tokenizer_of
+from debertakit.finetuning.models import HEADS, labels_of, load_config, load_model, load_tokenizer_of
 from debertakit.finetuning.predict import decide, sigmoid, softmax
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor, averaged
@@ -34,6 +34,7 @@ from debertakit.inference.results import (
     Result,
     Score,
 )
+from debertakit.precision import best_device
 
 # A word, for tagging: letters and digits with what joins them, one Chinese character, or one other sign.
 WORD = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]|[^\W\u3400-\u9fff\U00020000-\U0003ffff]+|[^\w\s]")
@@ -53,7 +54,7 @@ class TextClassifier(Predictor):
         config = self.model.config
         if config.num_labels == 1:
             return [Score(float(values[0])) for values in logits]
-        names = [config.id2label[index] for index in range(config.num_labels)]
+        names = labels_of(config)
         if config.problem_type == "multi_label_classification":
             return [several(names, sigmoid(values)) for values in logits]
         return [best(names, softmax(values)) for values in logits]
@@ -139,8 +140,7 @@ class EntityTagger(Predictor):
 
     def __init__(self, model: Any, tokenizer: Any, **others: Any):
         super().__init__(model, tokenizer, **others)
-        config = model.config
-        self.labels = tuple(config.id2label[index] for index in range(config.num_labels))
+        self.labels = labels_of(model.config)
         length = 10**6 if self.long == "whole" else self.max_length
         self.encoder = Encoder("tagging", tokenizer, self.labels, length)
 
@@ -330,7 +330,7 @@ def load(
             gives = ", ".join(network.outputs)
             raise ValueError(f"{model}: its graph gives {gives}, no last_hidden_state; embed needs a bare encoder's")
     else:
-        network = _network(model, chosen, cls.kind, config).to("cuda" if torch.cuda.is_available() else "cpu")
+        network = _network(model, chosen, cls.kind, config).to(best_device())
     return cls(network, load_tokenizer_of(model), **options)
 
 
@@ -346,8 +346,7 @@ def _named(head: str) -> str:
 
 def _network(model: str | Path, task: str, kind: Kind, config: Any) -> Any:
     if task not in ("fill", "embed"):
-        labels = tuple(config.id2label[i] for i in range(config.num_labels))
-        network = load_model(model, kind, labels if kind != "qa" else (), whole=True)
+        network = load_model(model, kind, labels_of(config) if kind != "qa" else (), whole=True)
         network.config.problem_type = config.problem_type  # load_model's is for training
         return network
     from debertakit.config import MODEL_TYPES

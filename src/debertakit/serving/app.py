@@ -26,6 +26,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from debertakit.explain.page import page_data
 from debertakit.explain.parts import Anatomy, Subject, encode, look
+from debertakit.finetuning.models import labels_of
 from debertakit.inference.predictor import Predictor
 from debertakit.inference.tasks import TASKS
 from debertakit.serving import schemas
@@ -255,7 +256,7 @@ def _explains(model: Model) -> bool:
 def _info(model: Model) -> dict[str, Any]:
     config = model.predictor.model.config
     named = model.task in ("classify", "ner") and config.num_labels > 1
-    labels = [config.id2label[index] for index in range(config.num_labels)] if named else []
+    labels = list(labels_of(config)) if named else []
     return {"name": model.name, "task": model.task, "labels": labels, "explains": _explains(model)}
 
 

@@ -97,10 +97,11 @@ class Batcher:
         self.arrived.set()
         try:
             outputs = await job.done
-        finally:
-            if job in self.line:  # the caller gave up
+        except asyncio.CancelledError:  # the caller gave up
+            if job in self.line:
                 self.line.remove(job)
                 self.waiting -= job.tokens
+            raise
         return await loop.run_in_executor(self.encoders, self.predictor.decide, items, rows, outputs)
 
     def _check_room(self, tokens: int) -> None:
