@@ -83,6 +83,8 @@ def test_perplexity_and_mistakes(folders, tmp_path):
     found = run("evaluate", folders[0], "--perplexity", tmp_path / "text.txt", "--window", "32")
     assert "per token" in found.stdout
     assert "bits per byte" in found.stdout
+    missing = run("evaluate", "/nowhere/at-all", "--perplexity", tmp_path / "text.txt")
+    assert "no folder and no hub model within reach called '/nowhere/at-all'" in str(missing.exception)
     for mistake, said in (
         (("--model", folders[0]), "give a prompt, or a file of prompts with --file"),
         (("--model", folders[0], "--file", tmp_path / "text.txt"), "--file and --out go together"),

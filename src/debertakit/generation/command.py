@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedConfig, TextStreamer
+from transformers import AutoModelForCausalLM, TextStreamer
 
 from debertakit.checkpoints import load_whole
 from debertakit.generation.causal import DebertaForCausalLM
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq, model_type
 from debertakit.precision import best_device
 from debertakit.text.tokenizers import load_tokenizer
 
@@ -106,8 +106,7 @@ def write_all(
 def run_perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
     from debertakit.generation.perplexity import perplexity
 
-    kind = PreTrainedConfig.get_config_dict(model)[0].get("model_type")
-    if kind == "gpt2":
+    if model_type(model) == "gpt2":
         network = AutoModelForCausalLM.from_pretrained(model).eval()
     else:
         network = load_whole(DebertaForCausalLM, model)

@@ -110,12 +110,17 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
         return DebertaConfig(**{**self.encoder.to_dict(), "pos_att_type": []})
 
 
+def model_type(name: str | Path) -> str | None:
+    """What the config of a folder or hub name says; None where there is none: whoever loads it says so better."""
+    try:
+        return PreTrainedConfig.get_config_dict(name)[0].get("model_type")
+    except (OSError, ValueError):
+        return None
+
+
 def is_seq2seq(name: str | Path) -> bool:
     """Whether this folder or hub name is a DeBERTa-D."""
-    try:
-        return PreTrainedConfig.get_config_dict(name)[0].get("model_type") == DebertaSeq2SeqConfig.model_type
-    except OSError:  # nothing there: whoever loads it says so better
-        return False
+    return model_type(name) == DebertaSeq2SeqConfig.model_type
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:
