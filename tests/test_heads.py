@@ -73,7 +73,7 @@ def test_sequence_classification_learns_a_rule(num_labels):
 @pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
 @pytest.mark.parametrize("padding", ["none", "right", "left", "empty"])
 def test_the_last_layer_computes_first_tokens_alone(name, padding):
-    """Asked for hidden states, the model runs it whole: same logits, same gradients."""
+    """Asked for hidden states, the model runs it whole: same logits, same gradients. Hooks of the layer see both."""
     model = randomise(DebertaForSequenceClassification(small(name, num_hidden_layers=3)))
     ids, mask = torch.randint(5, 101, (4, 9)), torch.ones(4, 9, dtype=torch.long)
     if padding != "none":
@@ -86,11 +86,15 @@ def test_the_last_layer_computes_first_tokens_alone(name, padding):
     for whole in (False, True):
         model.zero_grad()
         rows = []
-        last = model.deberta.encoder.layer[-1].intermediate
-        hook = last.register_forward_hook(lambda _, inputs, __, rows=rows: rows.append(len(inputs[0])))
+        last = model.deberta.encoder.layer[-1]
+        hooks = [
+            last.intermediate.register_forward_hook(lambda _, __, output, rows=rows: rows.append(len(output))),
+            last.register_forward_hook(lambda _, __, output, rows=rows: rows.append(len(output[0]))),
+        ]
         output = model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 1, 0]), output_hidden_states=whole)
-        hook.remove()
-        assert rows == [4 if not whole and padding in ("none", "right") else int(mask.sum())]
+        for hook in hooks:
+            hook.remove()
+        assert rows == [4 if not whole and padding in ("none", "right") else int(mask.sum())] * 2
         output.loss.backward()
         found.append([output.logits, *(p.grad.clone() for p in model.parameters() if p.grad is not None)])
     for ours, theirs in zip(*found, strict=True):

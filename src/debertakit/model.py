@@ -217,8 +217,6 @@ def encode(
     table = relative_table(encoder, config, layout)
     result = Encoded(embedded, [embedded] if keep_hidden else [], [])
     layers = encoder.layer[:depth]
-    if rows is not None:
-        layers = layers[:-1]
     for index, layer in enumerate(layers):
         hidden, probs = _call_layer(
             layer,
@@ -228,6 +226,7 @@ def encode(
             table=table,
             keep_attention=keep_attentions,
             remember=None if remember is None else remember[index],
+            rows=rows if index == len(layers) - 1 else None,
         )
         if index == 0 and config.conv_kernel_size > 0:
             hidden = convolve(encoder.conv, embedded, hidden, layout, config)
@@ -236,11 +235,6 @@ def encode(
             result.hidden_states.append(hidden)
         if probs is not None:
             result.attentions.append(probs)
-    if rows is not None:
-        layer, below = encoder.layer[len(layers)], result.last
-        at_rows = layout.at_rows(rows)
-        memory = layer_memory(layer, below)
-        result.last = run_decoder_layer(layer, memory, below[rows], config=config, layout=at_rows, table=table)
     return result
 
 
@@ -261,8 +255,12 @@ def run_layer(
     table: RelativeTable | None,
     keep_attention: bool = False,
     remember: Remember | None = None,
+    rows: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """One layer over packed rows; the probabilities come second when asked for."""
+    """One layer over packed rows, or ``rows`` of them alone; the probabilities come second when asked for."""
+    if rows is not None:
+        memory, at_rows = layer_memory(layer, hidden), layout.at_rows(rows)
+        return run_decoder_layer(layer, memory, hidden[rows], config=config, layout=at_rows, table=table), None
     att = layer.attention.self
     q, k, v = project(att, hidden)
     if remember is not None:
