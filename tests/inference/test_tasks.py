@@ -251,6 +251,8 @@ def test_pooling_goes_by_the_folder(tmp_path):
     assert exported.pooling == "cls"
     assert exported(TEXTS[0]).embedding == pytest.approx(load(folder)(TEXTS[0]).embedding, abs=1e-4)
     assert (tmp_path / "onnx" / "modules.json").is_file()
+    export_onnx(material.saved(tmp_path / "plain", ""), tmp_path / "onnx")
+    assert load(tmp_path / "onnx", backend="onnx").pooling == "mean"
     for mode in ("max_tokens", "weightedmean_tokens", "lasttoken"):
         stored.write_text(json.dumps({"pooling_mode_mean_tokens": False, f"pooling_mode_{mode}": True}))
         with pytest.raises(ValueError, match=f"pools by {mode}; embed can mean or cls"):

@@ -207,9 +207,11 @@ def export_onnx(
 
 
 def _copy_pooling(source: Path, out: Path) -> None:
-    """How a sentence-transformers folder makes vectors, where it says so."""
+    """How a sentence-transformers folder makes vectors, where it says so; not how an earlier export did."""
+    shutil.rmtree(out / "1_Pooling", ignore_errors=True)
+    (out / "modules.json").unlink(missing_ok=True)
     if (source / "1_Pooling").is_dir():
-        shutil.copytree(source / "1_Pooling", out / "1_Pooling", dirs_exist_ok=True)
+        shutil.copytree(source / "1_Pooling", out / "1_Pooling")
     if (source / "modules.json").is_file():
         shutil.copy(source / "modules.json", out)
 
