@@ -88,9 +88,10 @@ def test_a_missing_file_is_named_without_its_number():
 
 
 def test_mistakes_with_a_model_at_hand(model, tmp_path):
-    error = deberta("fill", "a new store", "--model", model, code=2).stderr.strip()
-    assert "no [MASK]" in error
-    assert len(error.splitlines()) == 1
+    for text, message in (("", "empty"), ("a new store", "no [MASK]")):
+        error = deberta("fill", text, "--model", model, code=2).stderr.strip()
+        assert message in error
+        assert len(error.splitlines()) == 1
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():

@@ -52,9 +52,9 @@ def test_every_contestant_of_the_small_recipe_learns_its_batch():
         before = losses().item()
         for group in optimiser.param_groups:
             group["lr"] = 1e-3
-        for _ in range(2):
+        for _ in range(3):
             step()
-        assert losses().item() < before - 0.05
+        assert losses().item() < before - 0.1
 
 
 def test_attention_alone_agrees_too():
