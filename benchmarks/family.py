@@ -15,6 +15,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 from debertakit.pretraining.command import get_corpus, get_tokenizer
 from debertakit.pretraining.log import read
@@ -60,25 +61,30 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
 
 
 def table(out: Path, at: int | None) -> str:
-    titles = ["recipe", "seed", "steps", "tokens/s", "first", "last"] + ([f"at step {at:,}"] if at else [])
+    """A line for each recipe; within it the seeds in their order."""
+    titles = ["recipe", "steps", "tokens/s", "first", "last"] + ([f"at step {at:,}"] if at else [])
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    for folder in sorted(path.parent for path in out.glob("*/log.jsonl")):
-        name, _, seed = folder.name.rpartition("-")
-        records = read(folder / "log.jsonl")
-        checks = [record for record in records if record["kind"] == "validation"]
-        speeds = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
-        if checks and speeds:
-            speed = sorted(speeds)[len(speeds) // 2]
-            cells = [name, seed, f"{checks[-1]['step']:,}", f"{speed:,.0f}", figures(checks[0]), figures(checks[-1])]
-            if at:
-                cells.append(next((figures(check) for check in checks if check["step"] >= at), "-"))
-            lines.append(f"| {' | '.join(cells)} |")
+    logs: dict[str, list[list[dict]]] = {}
+    for path in sorted(out.glob("*/log.jsonl")):
+        if {record["kind"] for record in read(path)} >= {"train", "validation"}:
+            logs.setdefault(path.parent.name.rpartition("-")[0], []).append(read(path))
+    for name, seeds in logs.items():
+        checks = [[record for record in records if record["kind"] == "validation"] for records in seeds]
+        speeds = [[r["tokens_per_second"] for r in records if r["kind"] == "train"] for records in seeds]
+        steps = ", ".join(f"{found[-1]['step']:,}" for found in checks)
+        speed = ", ".join(f"{median(found):,.0f}" for found in speeds)
+        cells = [name, steps, speed, figures([found[0] for found in checks]), figures([f[-1] for f in checks])]
+        if at:
+            there = [next((check for check in found if check["step"] >= at), None) for found in checks]
+            cells.append(figures([check for check in there if check]) or "-")
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def figures(record: dict) -> str:
-    shown = {name: value for name, value in record.items() if name not in ("kind", "step", "elapsed")}
-    return ", ".join(f"{name} {value:.3f}" for name, value in shown.items() if "perplexity" not in name)
+def figures(checks: list[dict]) -> str:
+    names = [name for name in (checks[0] if checks else {}) if name not in ("kind", "step", "elapsed")]
+    shown = [name for name in names if "perplexity" not in name]
+    return "; ".join(f"{name} {', '.join(f'{check[name]:.3f}' for check in checks)}" for name in shown)
 
 
 if __name__ == "__main__":

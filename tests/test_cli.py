@@ -1,4 +1,4 @@
-"""The command as a user runs it: in a process of its own."""
+"""The command as a user runs it: in a process of its own, and where that shows nothing more, within this one."""
 
 import json
 import subprocess
@@ -18,6 +18,31 @@ def deberta(*arguments, code=0):
     run = subprocess.run([sys.executable, "-m", "debertakit.cli", *map(str, arguments)], capture_output=True, text=True)
     assert run.returncode == code, run.stderr
     assert "Traceback" not in run.stderr
+    return run
+
+
+@pytest.fixture
+def within(monkeypatch, capfd):
+    """The same without a process to wait for."""
+
+    def run(*arguments, code=0):
+        monkeypatch.setattr(sys, "argv", ["deberta", *map(str, arguments)])
+        with pytest.raises(SystemExit) as stop:
+            base.main()
+        assert stop.value.code == code
+        return capfd.readouterr()
+
+    return run
+
+
+@pytest.fixture
+def mistake(within):
+    """The one line that a mistaken command leaves."""
+
+    def run(*arguments):
+        (line,) = within(*arguments, code=2).err.splitlines()
+        return line
+
     return run
 
 
@@ -44,16 +69,16 @@ def test_help_is_quick_and_imports_no_torch():
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
 
 
-def test_models_lists_the_published_counts():
-    shown = deberta("models").stdout
+def test_models_lists_the_published_counts(within):
+    shown = within("models").out
     assert all(name in shown for name in PRESETS)
     published = {"deberta-base": "138.6", "deberta-v3-xsmall": "70.7", "deberta-v2-xxlarge": "1,564.5"}
     for name, total in published.items():
         assert total in next(line for line in shown.splitlines() if name in line)
 
 
-def test_verify_writes_its_figures(tmp_path):
-    shown = deberta("verify", "--variant", "deberta-v3-xsmall", "--json", tmp_path / "v.json").stdout
+def test_verify_writes_its_figures(tmp_path, within):
+    shown = within("verify", "--variant", "deberta-v3-xsmall", "--json", tmp_path / "v.json").out
     assert "deberta-v3-xsmall" in shown
     (row,) = json.loads((tmp_path / "v.json").read_text())
     assert row["passed"]
@@ -66,19 +91,21 @@ def test_fill(model):
     assert "%" in lines[0]
 
 
+def test_a_mistake_is_one_line_and_code_2():
+    (line,) = deberta("fill", "a new [MASK]", "--model", "/nowhere/at-all", code=2).stderr.splitlines()
+    assert "/nowhere/at-all" in line
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("fill", "a new [MASK]", "--model", "/nowhere/at-all"), "/nowhere/at-all"),
         (("verify", "--variant", "deberta-v9"), "unknown preset"),
         (("tokenizer", "train", "/nowhere.txt", "--out", "/tmp/x"), "/nowhere.txt"),
         (("convert", "/nowhere", "--out", "/tmp/x"), "/nowhere"),
     ],
 )
-def test_a_mistake_is_one_line_and_code_2(arguments, message):
-    error = deberta(*arguments, code=2).stderr.strip()
-    assert message in error
-    assert len(error.splitlines()) == 1
+def test_other_mistakes_are_one_line_too(arguments, message, mistake):
+    assert message in mistake(*arguments)
 
 
 def test_a_missing_file_is_named_without_its_number():
@@ -87,16 +114,12 @@ def test_a_missing_file_is_named_without_its_number():
     assert base._line(OSError("the disk is full")) == "the disk is full"
 
 
-def test_mistakes_with_a_model_at_hand(model, tmp_path):
-    for text, message in (("", "empty"), ("a new store", "no [MASK]")):
-        error = deberta("fill", text, "--model", model, code=2).stderr.strip()
-        assert message in error
-        assert len(error.splitlines()) == 1
+def test_mistakes_with_a_model_at_hand(model, tmp_path, mistake):
+    assert "empty" in mistake("fill", "", "--model", model)
+    assert "no [MASK]" in mistake("fill", "a new store", "--model", model)
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():
         content = file.read_bytes()
         (broken / file.name).write_bytes(content[:-100] if file.suffix == ".safetensors" else content)
-    error = deberta("fill", "a new [MASK]", "--model", broken, code=2).stderr.strip()
-    assert "model.safetensors is damaged" in error
-    assert len(error.splitlines()) == 1
+    assert "model.safetensors is damaged" in mistake("fill", "a new [MASK]", "--model", broken)

@@ -1,18 +1,18 @@
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from debertakit import demo
 
 
-def test_the_demo_runs_from_text_to_filled_masks(tmp_path, monkeypatch, capsys):
-    def short():
-        for number, text in enumerate(demo_documents):
-            if number < 400:
-                yield text
+@pytest.fixture(scope="module")
+def documentation():
+    return list(demo.python_documentation())
 
-    demo_documents = list(demo.python_documentation())
-    monkeypatch.setattr(demo, "python_documentation", short)
+
+def test_the_demo_runs_from_text_to_filled_masks(documentation, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(demo, "python_documentation", lambda: iter(documentation[:400]))
     smaller = demo.contestants(0.02)
     smaller = {name: replace(config, data=replace(config.data, vocab_size=1000)) for name, config in smaller.items()}
     monkeypatch.setattr(demo, "contestants", lambda minutes: smaller)
@@ -34,8 +34,7 @@ def test_the_contestants_differ_in_positions_alone():
     assert not bert.model["relative_attention"]
 
 
-def test_the_text_is_pythons_own_and_has_documents():
-    texts = list(demo.python_documentation())
-    assert len(texts) > 200
-    assert any("with statement" in text or "`with`" in text for text in texts)
-    assert np.median([len(text) for text in texts]) > 300
+def test_the_text_is_pythons_own_and_has_documents(documentation):
+    assert len(documentation) > 200
+    assert any("with statement" in text or "`with`" in text for text in documentation)
+    assert np.median([len(text) for text in documentation]) > 300
