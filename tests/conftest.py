@@ -1,4 +1,4 @@
-"""Shared by all tests: one thread, no network, small models."""
+"""Shared by all tests: one thread, no network, small models, the same examples every time."""
 
 import os
 
@@ -8,12 +8,15 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
 import torch
+from hypothesis import settings
 from transformers.utils import logging
 
 from debertakit.config import DebertaConfig, preset
 from tests.chromium import BINARY, Chromium
 
 torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 logging.set_verbosity_error()
 logging.disable_progress_bar()
 

@@ -23,7 +23,7 @@ RULES = [
     RelativePositions(span=16, buckets=16, max_position=12),
     V3,
 ]
-QUIET = settings(max_examples=40, deadline=None, derandomize=True)
+QUIET = settings(max_examples=40)
 
 
 def lengths(*values: int) -> Layout:

@@ -12,7 +12,7 @@ from debertakit.attention.positions import RelativePositions
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),
     view=st.sampled_from(["all", "causal", "prefix", "rows"]),

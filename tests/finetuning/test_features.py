@@ -63,7 +63,7 @@ def test_the_first_piece_of_a_word_carries_its_tag():
     assert row.places.tolist() == [[0, 1], [1, 3], [2, 4], [3, 5]]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(words=WORDS, max_length=st.integers(6, 24))
 def test_every_word_is_tagged_once_whatever_the_windows(words, max_length):
     tags = tuple(str(i) for i in range(len(words)))  # its own tag for each word
@@ -113,7 +113,7 @@ def test_words_given_one_by_one_get_the_pieces_of_running_text(kind, tmp_path):
         assert tokenizer.convert_ids_to_tokens(pieces[0]) != "▁"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(words=WORDS.filter(lambda w: "\u200b" not in w), at=st.integers(0, 40), max_length=st.integers(16, 40))
 def test_answers_are_found_in_every_window_that_holds_them(words, at, max_length):
     words.insert(min(at, len(words)), "paris")

@@ -183,7 +183,7 @@ words = st.text("ab .,theTHE-日", max_size=12)
 
 
 @given(words, words)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_word_f1_is_symmetric_bounded_and_1_exactly_for_equal_bags(left, right):
     value = metrics.word_f1(left, right)
     assert value == metrics.word_f1(right, left)
@@ -198,7 +198,7 @@ def test_word_f1_is_symmetric_bounded_and_1_exactly_for_equal_bags(left, right):
         st.tuples(st.booleans(), st.sampled_from(["x", "x y", "z", ""]), st.integers(-3, 3)), min_size=1, max_size=8
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_best_threshold_is_the_best_of_all(rows):
     examples = [asked("x") if has else asked() for has, _, _ in rows]
     answers, scores = [answer for _, answer, _ in rows], [float(score) for _, _, score in rows]
@@ -227,7 +227,7 @@ def longest_common_run(left: str, right: str) -> int:
 
 
 @given(st.text("北京大学，。", max_size=8), st.text("北京大学，。", max_size=8))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_cmrc_is_the_longest_common_run_of_characters(prediction, answer):
     plain = [re.sub("[，。]", "", text) for text in (prediction, answer)]
     run = longest_common_run(*plain)
@@ -266,7 +266,7 @@ tag_lists = st.lists(st.sampled_from(["O", "B-x", "I-x", "B-y", "I-y"]), min_siz
 
 
 @given(st.lists(tag_lists.flatmap(lambda g: st.tuples(st.just(g), st.permutations(g))), min_size=1, max_size=4))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_entities_are_conllevals(sentences):
     examples = [Tagged(str(i), ("w",) * len(gold), tuple(gold)) for i, (gold, _) in enumerate(sentences)]
     truth = {(i, *span) for i, (gold, _) in enumerate(sentences) for span in spans(gold)}

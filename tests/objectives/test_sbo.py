@@ -20,7 +20,7 @@ TRAINEE = Trainee(DebertaForMaskedLM(small(vocab_size=60)), Objectives(sbo=1))
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_rows_are_the_boundaries(hidden):
     """Walk from each hidden token to the first one on either side that is not; [CLS] and [SEP] never are."""
     flags = [flag for sequence in hidden for flag in (False, *sequence, False)]

@@ -59,7 +59,7 @@ strategies = st.sampled_from(STRATEGIES)
 
 
 @given(sizes, strategies, st.integers(0, 1000), st.sampled_from([0.05, 0.15, 0.4, 0.9]), st.sampled_from([0.0, 0.3]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_count_specials_and_targets(lengths, strategy, seed, rate, unknown):
     batch = make(lengths, seed, unknown=unknown)
     masked = apply(batch, Masking(strategy, rate), VOCABULARY, seed=seed)
@@ -87,7 +87,7 @@ def unit_starts(batch, strategy):
 
 
 @given(sizes, st.sampled_from(STRATEGIES[1:]), st.integers(0, 1000))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_units_are_whole_and_spans_contiguous(lengths, strategy, seed):
     batch = make(lengths, seed, word=0.5)
     masked = apply(batch, Masking(strategy, 0.3), VOCABULARY, seed=seed)
@@ -160,7 +160,7 @@ def test_eighty_ten_ten(masking):
 
 
 @given(sizes, st.sampled_from(["word", "span", "ngram"]), st.integers(0, 100))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_one_mask_for_a_span(lengths, strategy, seed):
     batch = make(lengths, seed)
     plain = apply(batch, Masking(strategy, 0.3, replace_by="span"), VOCABULARY, seed=seed)
@@ -183,7 +183,7 @@ def test_one_mask_for_a_span(lengths, strategy, seed):
 
 
 @given(sizes, strategies, st.integers(0, 100))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_sequence_is_masked_alike_in_any_batch(lengths, strategy, seed):
     batch = make(lengths, seed)
     together = apply(batch, Masking(strategy), VOCABULARY, seed=seed)

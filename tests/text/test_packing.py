@@ -34,7 +34,7 @@ modes = st.sampled_from(["documents", "blocks"])
 
 
 @given(lengths, st.integers(3, 20), modes, st.integers(0, 5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_an_epoch_holds_every_token_once(document_lengths, max_length, mode, seed):
     shards = Numbers(document_lengths)
     packing = Packing(shards, max_length, 2 * max_length, seed, mode)
@@ -57,7 +57,7 @@ def test_an_epoch_holds_every_token_once(document_lengths, max_length, mode, see
 
 
 @given(lengths, st.integers(3, 20), modes, st.integers(1, 4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_budget_is_kept_and_never_drifts(document_lengths, max_length, mode, parts):
     packing = Packing(Numbers(document_lengths), max_length, 4 * max_length, 0, mode)
     total = 0
@@ -71,7 +71,7 @@ def test_budget_is_kept_and_never_drifts(document_lengths, max_length, mode, par
 
 
 @given(lengths, st.integers(3, 20), modes, st.integers(0, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_world_size_changes_nothing_but_the_division(document_lengths, max_length, mode, step):
     shards = Numbers(document_lengths)
     whole = sequences(Packing(shards, max_length, 4 * max_length, 1, mode).batch(step))
@@ -111,7 +111,7 @@ def test_blocks_cross_documents():
 
 
 @given(lengths, st.integers(3, 20), st.integers(0, 60))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_validation_reads_everything_once(document_lengths, max_length, extra):
     packing = Packing(Numbers(document_lengths), max_length, max_length, shuffle=False)
     body = [t for batch in packing.once(max_length + extra) for s in sequences(batch) for t in s[1:-1]]
