@@ -64,27 +64,28 @@ def table(out: Path, at: int | None) -> str:
     """A line for each recipe; within it the seeds in their order."""
     titles = ["recipe", "steps", "tokens/s", "first", "last"] + ([f"at step {at:,}"] if at else [])
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
-    logs: dict[str, list[list[dict]]] = {}
+    runs: dict[str, list[tuple[list[dict], list[float]]]] = {}
     for path in sorted(out.glob("*/log.jsonl")):
-        if {record["kind"] for record in read(path)} >= {"train", "validation"}:
-            logs.setdefault(path.parent.name.rpartition("-")[0], []).append(read(path))
-    for name, seeds in logs.items():
-        checks = [[record for record in records if record["kind"] == "validation"] for records in seeds]
-        speeds = [[r["tokens_per_second"] for r in records if r["kind"] == "train"] for records in seeds]
-        steps = ", ".join(f"{found[-1]['step']:,}" for found in checks)
-        speed = ", ".join(f"{median(found):,.0f}" for found in speeds)
-        cells = [name, steps, speed, figures([found[0] for found in checks]), figures([f[-1] for f in checks])]
+        records = read(path)
+        checks = [record for record in records if record["kind"] == "validation"]
+        speeds = [record["tokens_per_second"] for record in records if record["kind"] == "train"]
+        if checks and speeds:
+            runs.setdefault(path.parent.name.rpartition("-")[0], []).append((checks, speeds))
+    for name, seeds in runs.items():
+        steps = ", ".join(f"{checks[-1]['step']:,}" for checks, _ in seeds)
+        speed = ", ".join(f"{median(speeds):,.0f}" for _, speeds in seeds)
+        cells = [name, steps, speed, figures([checks[0] for checks, _ in seeds]), figures([c[-1] for c, _ in seeds])]
         if at:
-            there = [next((check for check in found if check["step"] >= at), None) for found in checks]
-            cells.append(figures([check for check in there if check]) or "-")
+            there = [[check for check in checks if check["step"] >= at] for checks, _ in seeds]
+            cells.append(figures([checks[0] for checks in there]) if all(there) else "-")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
 def figures(checks: list[dict]) -> str:
-    names = [name for name in (checks[0] if checks else {}) if name not in ("kind", "step", "elapsed")]
-    shown = [name for name in names if "perplexity" not in name]
-    return "; ".join(f"{name} {', '.join(f'{check[name]:.3f}' for check in checks)}" for name in shown)
+    """Each figure's name and its value in every seed's check."""
+    names = [name for name in checks[0] if name not in ("kind", "step", "elapsed") and "perplexity" not in name]
+    return "; ".join(f"{name} {', '.join(f'{check[name]:.3f}' for check in checks)}" for name in names)
 
 
 if __name__ == "__main__":

@@ -35,17 +35,6 @@ def within(monkeypatch, capfd):
     return run
 
 
-@pytest.fixture
-def mistake(within):
-    """The one line that a mistaken command leaves."""
-
-    def run(*arguments):
-        (line,) = within(*arguments, code=2).err.splitlines()
-        return line
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
     from debertakit.text.training import train_tokenizer
@@ -104,8 +93,9 @@ def test_a_mistake_is_one_line_and_code_2():
         (("convert", "/nowhere", "--out", "/tmp/x"), "/nowhere"),
     ],
 )
-def test_other_mistakes_are_one_line_too(arguments, message, mistake):
-    assert message in mistake(*arguments)
+def test_other_mistakes_are_one_line_too(arguments, message, within):
+    (line,) = within(*arguments, code=2).err.splitlines()
+    assert message in line
 
 
 def test_a_missing_file_is_named_without_its_number():
@@ -114,12 +104,18 @@ def test_a_missing_file_is_named_without_its_number():
     assert base._line(OSError("the disk is full")) == "the disk is full"
 
 
-def test_mistakes_with_a_model_at_hand(model, tmp_path, mistake):
-    assert "empty" in mistake("fill", "", "--model", model)
-    assert "no [MASK]" in mistake("fill", "a new store", "--model", model)
+def test_mistakes_with_a_model_at_hand(model, tmp_path):
+    """In processes of their own: what transformers says when it loads a model would be heard there."""
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():
         content = file.read_bytes()
         (broken / file.name).write_bytes(content[:-100] if file.suffix == ".safetensors" else content)
-    assert "model.safetensors is damaged" in mistake("fill", "a new [MASK]", "--model", broken)
+    mistakes = [
+        ("", model, "empty"),
+        ("a new store", model, "no [MASK]"),
+        ("a new [MASK]", broken, "model.safetensors is damaged"),
+    ]
+    for text, folder, message in mistakes:
+        (line,) = deberta("fill", text, "--model", folder, code=2).stderr.splitlines()
+        assert message in line
