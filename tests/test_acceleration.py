@@ -1,11 +1,15 @@
 import copy
+import subprocess
+import sys
+import types
 
 import pytest
 import torch
 import transformers
 from torch import nn
 
-from debertakit import accelerate, undo
+from debertakit import DebertaModel, accelerate, undo
+from debertakit.acceleration import AcceleratedForward
 from tests.conftest import randomise, small
 
 
@@ -35,11 +39,11 @@ def test_outputs_and_gradients_are_unchanged(name):
         results.append((output, {n: p.grad.clone() for n, p in model.named_parameters()}))
     (before, grads), (fast, fast_grads), (after, _) = results
     for a, b in zip(before.hidden_states, fast.hidden_states, strict=True):
-        torch.testing.assert_close(a[mask.bool()], b[mask.bool()], atol=1e-5, rtol=0)
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=0)  # at padding too
     for key in grads:
         torch.testing.assert_close(grads[key], fast_grads[key], atol=1e-5, rtol=1e-4)
     assert torch.equal(before.last_hidden_state, after.last_hidden_state)
-    assert fast.last_hidden_state[1, 13:].abs().sum() == 0  # it is our path that ran
+    assert not torch.equal(before.last_hidden_state, fast.last_hidden_state)  # another rounding: our path ran
 
 
 def test_the_model_keeps_its_class_weights_and_file(tmp_path):
@@ -88,13 +92,70 @@ def test_training_with_checkpointing_and_dropout_runs_and_reproduces():
     torch.testing.assert_close(*grads)
 
 
-def test_attentions_still_come_out():
+@pytest.mark.parametrize("padded", [False, True])
+def test_attentions_still_come_out(padded):
     model = stock("deberta-v3-base")
-    ids, _ = batch()
-    before = model(ids, output_attentions=True).attentions
-    after = accelerate(copy.deepcopy(model))(ids, output_attentions=True).attentions
+    ids, mask = batch()
+    mask = mask if padded else torch.ones_like(ids)
+    before = model(ids, mask, output_attentions=True).attentions
+    after = accelerate(copy.deepcopy(model))(ids, mask, output_attentions=True).attentions
     for a, b in zip(before, after, strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize("length", [513, 700])
+def test_past_512_tokens_the_distance_rule_is_the_one_asked_for(length):
+    """Stock reads row 0 for distances below -511; Microsoft clamps them to row 1."""
+    model = stock("deberta-v3-base", num_hidden_layers=1)
+    ids = torch.randint(1, 101, (1, length))
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        torch.testing.assert_close(accelerate(model)(ids).last_hidden_state, before, atol=1e-5, rtol=0)
+        clamped = accelerate(model, clamp_distances=True)(ids).last_hidden_state
+        ours = DebertaModel(small(emd_steps=0, num_hidden_layers=1)).eval()
+        ours.load_state_dict(model.state_dict())
+        torch.testing.assert_close(clamped, ours(ids).last_hidden_state, atol=1e-5, rtol=0)
+    if length == 700:  # at 513, one pair of tokens makes the difference
+        assert not torch.allclose(clamped, before, atol=1e-3)
+
+
+def test_a_saved_accelerated_model_is_a_stock_model(tmp_path):
+    """torch.save keeps no trace of this package; a copy in memory stays accelerated."""
+    model = accelerate(stock("deberta-v3-base"))
+    torch.save(model, tmp_path / "model.pt")
+    code = (
+        "import sys; sys.modules['debertakit'] = None\n"
+        "import torch\n"
+        f"model = torch.load({str(tmp_path / 'model.pt')!r}, weights_only=False)\n"
+        "print(model(torch.arange(1, 9)[None]).last_hidden_state.shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "torch.Size([1, 8, 32])" in done.stdout, done.stderr
+    twin = copy.deepcopy(model)
+    assert isinstance(twin.encoder.forward, AcceleratedForward)
+    assert twin.encoder.forward.encoder is twin.encoder
+
+
+def test_hooks_see_what_they_see_in_stock():
+    model = accelerate(stock("deberta-v3-base"))
+    ids, mask = batch()
+    shapes = []
+    hook = model.encoder.layer[1].attention.self.register_forward_hook(
+        lambda _, __, output: shapes.append(output[0].shape)
+    )
+    model(ids, attention_mask=mask)
+    hook.remove()
+    model(ids, attention_mask=mask)
+    assert shapes == [(3, 20, 32)]
+
+
+def test_an_object_that_holds_a_model_in_an_attribute():
+    model = stock("deberta-v3-base")
+    holder = types.SimpleNamespace(model=model, tokenizer=None)
+    assert accelerate(holder) is holder
+    assert isinstance(model.encoder.forward, AcceleratedForward)
+    undo(holder)
+    assert "forward" not in vars(model.encoder)
 
 
 def test_a_model_without_deberta_is_refused():

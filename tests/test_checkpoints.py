@@ -160,8 +160,10 @@ def test_bad_files_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"model\.safetensors is damaged"):
         DebertaModel.from_pretrained(tmp_path)
     save_file({"x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(ValueError, match="no weights for deberta"):
+        load_whole(DebertaForMaskedLM, tmp_path)
     with pytest.raises(ValueError, match="no DeBERTa encoder"):
-        DebertaModel.from_pretrained(tmp_path)
+        convert(tmp_path, tmp_path / "out")
     transformers.BertConfig().save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="another architecture"):
         DebertaModel.from_pretrained(tmp_path)

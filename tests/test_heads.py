@@ -48,9 +48,12 @@ def test_masked_lm_loss_is_the_same_in_training_and_evaluation():
     labels[0, 1], labels[1, 3], labels[1, 7] = 4, 5, 6
     evaluated, trained = model(ids, mask, labels=labels), model.train()(ids, mask, labels=labels)
     torch.testing.assert_close(evaluated.loss, trained.loss)
-    assert evaluated.logits.shape == (2, 8, 101)
-    assert trained.logits.shape == (3, 101)
-    torch.testing.assert_close(trained.logits[2], evaluated.logits[1, 7], atol=1e-5, rtol=1e-5)
+    assert evaluated.logits.shape == trained.logits.shape == (2, 8, 101)
+    model.config.sparse_prediction = True
+    sparse = model(ids, mask, labels=labels)
+    torch.testing.assert_close(sparse.loss, trained.loss)
+    assert sparse.logits.shape == (3, 101)
+    torch.testing.assert_close(sparse.logits[2], evaluated.logits[1, 7], atol=1e-5, rtol=1e-5)
 
 
 @pytest.mark.parametrize("num_labels", [1, 3])
@@ -89,7 +92,7 @@ def test_the_last_layer_computes_first_tokens_alone(name, padding):
         last = model.deberta.encoder.layer[-1]
         hooks = [
             last.intermediate.register_forward_hook(lambda _, __, output, rows=rows: rows.append(len(output))),
-            last.register_forward_hook(lambda _, __, output, rows=rows: rows.append(len(output[0]))),
+            last.register_forward_hook(lambda _, __, output, rows=rows: rows.append(len(output))),
         ]
         output = model(ids, attention_mask=mask, labels=torch.tensor([0, 1, 1, 0]), output_hidden_states=whole)
         for hook in hooks:

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from debertakit.attention.projections import _kept
+from debertakit.attention.projections import _cache, freeze_positions
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
 from tests.conftest import randomise, small
@@ -88,9 +88,9 @@ def test_position_projections_are_kept_until_a_weight_changes():
     fresh = lambda: copy.deepcopy(model)(ids).last_hidden_state  # noqa: E731  (a copy has nothing kept)
     with torch.no_grad():
         first = model(ids).last_hidden_state
-        kept = _kept[att]
+        kept = _cache[att]
         model(ids)
-        assert _kept[att] is kept
+        assert _cache[att] is kept
         att.key_proj.weight.mul_(1.5)
         torch.testing.assert_close(model(ids).last_hidden_state, fresh(), atol=0, rtol=0)
         assert not torch.allclose(first, model(ids).last_hidden_state)
@@ -100,11 +100,44 @@ def test_position_projections_are_kept_until_a_weight_changes():
             lambda: model.double(),
             lambda: model.float(),
             lambda: model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()}),
+            # Changes that leave no trace in torch: a merged adapter writes through .data.
+            lambda: att.key_proj.weight.data.add_(0.1),
+            lambda: att.query_proj.bias.data[0].add_(0.1),
+            lambda: model.encoder.rel_embeddings.weight.data.copy_(model.encoder.rel_embeddings.weight.flip(0)),
         ):
             change()
             torch.testing.assert_close(model(ids).last_hidden_state, fresh(), atol=0, rtol=0)
     model(ids).last_hidden_state.sum().backward()
-    assert att.key_proj.weight.grad is not None  # with gradients on, nothing is taken from what was kept
+    assert att.key_proj.weight.grad is not None  # with gradients on, nothing is taken from the cache
+
+
+def test_a_frozen_model_trusts_its_cached_projections():
+    model = randomise(DebertaModel(small()))
+    att, ids = model.encoder.layer[0].attention.self, torch.randint(1, 101, (1, 6))
+    freeze_positions(model)
+    with torch.no_grad():
+        model(ids)
+        cached = _cache[att]
+        att.key_proj.weight.data.add_(0.1)
+        model(ids)
+        assert _cache[att] is cached  # the promise was broken, and nothing looked
+        expected = copy.deepcopy(model).double()(ids).last_hidden_state
+        torch.testing.assert_close(model.double()(ids).last_hidden_state, expected, atol=0, rtol=0)
+
+
+def test_hooks_on_a_projection_are_not_passed_by():
+    """They may change its output without changing a weight."""
+    model = randomise(DebertaModel(small()))
+    ids = torch.randint(1, 101, (1, 6))
+    with torch.no_grad():
+        before = model(ids).last_hidden_state
+        key = model.encoder.layer[0].attention.self.key_proj
+        hook = key.register_forward_hook(lambda _, __, output: 2 * output)
+        doubled = model(ids).last_hidden_state
+        hook.remove()
+        assert torch.equal(model(ids).last_hidden_state, before)
+        key.weight.mul_(2), key.bias.mul_(2)
+        torch.testing.assert_close(model(ids).last_hidden_state, doubled, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("how", ["fused", "foreach"])
@@ -184,6 +217,35 @@ def test_p2p_changes_the_result_and_trains():
 def test_bad_input_is_named(inputs, message):
     with pytest.raises(ValueError, match=message):
         DebertaModel(small())(**inputs)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_both_kinds_of_checkpointing_give_the_same_gradients(reentrant):
+    """The relative table is shared by all layers: its gradient must leave each checkpointed layer as an input."""
+    model = DebertaModel(small(num_hidden_layers=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).train()
+    embedded = torch.randn(2, 12, 32, requires_grad=True)
+    grads = []
+    for checkpointing in (False, True):
+        if checkpointing:
+            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
+        model.zero_grad()
+        model(inputs_embeds=embedded).last_hidden_state.square().mean().backward()
+        grads.append(model.encoder.rel_embeddings.weight.grad.clone())
+    torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_returned_states_and_attentions_keep_their_gradients(padded):
+    model = randomise(DebertaModel(small()))
+    ids, mask = torch.randint(1, 101, (2, 8)), torch.ones(2, 8, dtype=torch.long)
+    if padded:
+        mask[0, :3] = 0
+    output = model(ids, mask, output_hidden_states=True, output_attentions=True)
+    kept = [*output.hidden_states, *output.attentions]
+    for tensor in kept:
+        tensor.retain_grad()
+    output.last_hidden_state.square().sum().backward()
+    assert all(tensor.grad.abs().sum() > 0 for tensor in kept)
 
 
 def test_export_keeps_padding_and_gives_the_same():

@@ -1,79 +1,157 @@
 """accelerate(model): our attention and packed encoder inside a stock transformers model, in place.
 
-The model keeps its class, its parameters and its state dict. Only the ``forward`` of each DeBERTa encoder found in
-it (a GLiNER or a CrossEncoder may hold one anywhere) is replaced on the instance, by a function that takes the
-padding out, runs ``debertakit.model.encode`` over the stock layers, and puts the padding back.
+The model keeps its class, its parameters and its state dict. Only the ``forward`` of each DeBERTa encoder found in it
+(a GLiNER or a CrossEncoder may hold one anywhere) is replaced on the instance, by an object that takes the padding out,
+runs ``debertakit.model.encode`` on the stock layers, and puts the padding back.
+
+Outputs stay equal to stock's, past 512 tokens and at padding too. Stock lets a padding token attend to every position
+of its sequence equally, and all padding tokens of a sequence start from the same zero vector. So they stay equal to
+each other, and one row p per sequence stands for all of them. With m the mean hidden state over the sequence, padding
+included, and V the layer's value projection:
+
+    p' = layer(context = V m, residual = p)
 """
 
-from functools import partial
-from typing import Any
+import copy
+import functools
+from collections.abc import Iterator
+from typing import Any, TypeVar
 
+import torch
 from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput
 from transformers.models.deberta.modeling_deberta import DebertaEncoder as StockV1Encoder
 from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder as StockV2Encoder
 
+from debertakit.attention.graphs import fixed_shapes
+from debertakit.attention.projections import project_memory
 from debertakit.config import DebertaConfig
-from debertakit.model import PackedInput, encode, pack_input
+from debertakit.model import PackedInput, Recorder, encode, finish_layer, last_hidden_state, pack_input
+
+Model = TypeVar("Model")
 
 
-def accelerate(model: nn.Module) -> nn.Module:
-    """Run every stock DeBERTa encoder inside ``model`` with our code; outputs stay equal. Returns the model."""
-    encoders = _stock_encoders(model)
+def accelerate(model: Model, *, clamp_distances: bool = False) -> Model:
+    """Run every stock DeBERTa encoder inside ``model`` with our code; outputs stay equal. Returns the model.
+
+    ``model`` is a module, or an object that holds modules in its attributes (a pipeline, a SetFitModel).
+    ``clamp_distances`` reads texts past 512 tokens by Microsoft's rule instead of transformers'.
+    """
+    encoders = list(_stock_encoders(model))
     if not encoders:
         raise ValueError(f"{type(model).__name__} holds no transformers DeBERTa encoder to accelerate")
     for encoder in encoders:
-        config = DebertaConfig.from_dict(encoder.layer[0].output.config.to_dict())
-        encoder.forward = partial(_forward, encoder, config)
+        config = DebertaConfig.from_dict(encoder.layer[0].output.config.to_dict(), clamp_distances=clamp_distances)
+        encoder.forward = AcceleratedForward(encoder, config)
     return model
 
 
-def undo(model: nn.Module) -> nn.Module:
+def undo(model: Model) -> Model:
     """Give the model its own encoder back."""
     for encoder in _stock_encoders(model):
         encoder.__dict__.pop("forward", None)
     return model
 
 
-def _stock_encoders(model: nn.Module) -> list[Any]:
-    return [module for module in model.modules() if isinstance(module, StockV1Encoder | StockV2Encoder)]
+def _stock_encoders(holder: Any) -> Iterator[Any]:
+    parts = [holder] if isinstance(holder, nn.Module) else getattr(holder, "__dict__", {}).values()
+    for module in (part for part in parts if isinstance(part, nn.Module)):
+        yield from (x for x in module.modules() if isinstance(x, StockV1Encoder | StockV2Encoder))
 
 
-def _forward(
-    encoder: Any,
-    config: DebertaConfig,
-    hidden_states: Tensor,  # [batch, length, hidden]
-    attention_mask: Tensor,
-    output_hidden_states: bool = True,
-    output_attentions: bool = False,
-    query_states: Tensor | None = None,
-    relative_pos: Tensor | None = None,
-    return_dict: bool = True,
-) -> Any:
-    if query_states is not None or relative_pos is not None or attention_mask.dim() != 2:
-        forward = type(encoder).forward  # nothing in transformers calls it so; stay out of the way of who does
-        return forward(
-            encoder,
-            hidden_states,
-            attention_mask,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            query_states=query_states,
-            relative_pos=relative_pos,
-            return_dict=return_dict,
-        )
-    packed: PackedInput = pack_input(config, None, attention_mask, inputs_embeds=hidden_states)
-    encoded = encode(
-        encoder,
-        packed.words,
-        packed.layout,
-        config,
-        keep_hidden=output_hidden_states,
-        keep_attentions=output_attentions,
-    )
-    last = packed.pad(encoded.last)
-    hidden = tuple(map(packed.pad, encoded.hidden_states)) if output_hidden_states else None
-    attentions = tuple(map(packed.pad_attention, encoded.attentions)) if output_attentions else None
-    if not return_dict:
-        return tuple(x for x in (last, hidden, attentions) if x is not None)
-    return BaseModelOutput(last_hidden_state=last, hidden_states=hidden, attentions=attentions)
+class AcceleratedForward:
+    """The ``forward`` of one stock encoder.
+
+    Stock's own ``forward`` still runs where ours cannot stand in for it: with arguments that transformers itself never
+    passes, with hooks on the layers, which would see packed tensors, and while torch traces a graph.
+    """
+
+    def __init__(self, encoder: Any, config: DebertaConfig):
+        self.encoder = encoder
+        self.config = config
+
+    def __call__(
+        self,
+        hidden_states: Tensor,  # [batch, length, hidden]
+        attention_mask: Tensor,
+        output_hidden_states: bool = True,
+        output_attentions: bool = False,
+        query_states: Tensor | None = None,
+        relative_pos: Tensor | None = None,
+        return_dict: bool = True,
+    ) -> Any:
+        unusual = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
+        if unusual or fixed_shapes() or self._hooked() or not _padding_is_zero(hidden_states, attention_mask):
+            return type(self.encoder).forward(
+                self.encoder,
+                hidden_states,
+                attention_mask,
+                output_hidden_states,
+                output_attentions,
+                query_states,
+                relative_pos,
+                return_dict,
+            )
+        packed = pack_input(self.config, None, attention_mask, inputs_embeds=hidden_states)
+        recorder: Recorder
+        if packed.kept is None:
+            recorder = Recorder(packed, output_hidden_states, output_attentions)
+        else:
+            recorder = StockRecorder(packed, output_attentions, attention_mask, self.encoder)
+        encoded = encode(self.encoder, packed.words, packed.layout, self.config, recorder=recorder)
+        last, outputs = last_hidden_state(packed, encoded, recorder), recorder.outputs()
+        if not output_hidden_states:
+            outputs["hidden_states"] = None
+        if not return_dict:
+            return tuple(x for x in (last, *outputs.values()) if x is not None)
+        return BaseModelOutput(last_hidden_state=last, **outputs)
+
+    def _hooked(self) -> bool:
+        modules = (m for layer in self.encoder.layer for m in (layer, layer.attention, layer.attention.self))
+        return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "AcceleratedForward":
+        return AcceleratedForward(copy.deepcopy(self.encoder, memo), self.config)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled, it is stock's own ``forward``: whoever loads the file may not have this package."""
+        return functools.partial, (type(self.encoder).forward, self.encoder)
+
+
+def _padding_is_zero(hidden_states: Tensor, attention_mask: Tensor) -> bool:
+    """Whether the padding rows are zero, as stock embeddings make them. True if there is no padding."""
+    padding = attention_mask == 0
+    return not bool(padding.any()) or not bool(hidden_states[padding].any())
+
+
+class StockRecorder(Recorder):
+    """Records what stock transformers returns at padding, where our packed encoder has no rows."""
+
+    def __init__(self, packed: PackedInput, attentions: bool, attention_mask: Tensor, encoder: Any):
+        super().__init__(packed, hidden_states=True, attentions=attentions)
+        self.real = attention_mask.bool()
+        self.encoder = encoder
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        assert self.hidden_states is not None
+        padded = torch.where(self.real[..., None], self.packed.pad(rows), self._padding()[:, None].to(rows.dtype))
+        self.hidden_states.append(padded)
+        return self.packed.pack(padded) if torch.is_grad_enabled() else rows
+
+    def _padding(self) -> Tensor:
+        """p [batch, hidden]: the row that stands for all padding of its sequence, after the layer that just ran."""
+        depth = len(self.hidden_states or ())
+        if depth == 0 or (depth == 1 and getattr(self.encoder, "conv", None) is not None):
+            return self.packed.words.new_zeros(len(self.real), self.packed.words.shape[1])
+        below = self.hidden_states[-1]  # type: ignore[index]
+        # Any padding row is p; a sequence without padding has none, and its result is not read.
+        place = self.real.int().argmin(-1)
+        residual = below[torch.arange(len(below), device=below.device), place]
+        layer = self.encoder.layer[depth - 1]
+        context = project_memory(layer.attention.self, below.mean(1))[1].flatten(1)
+        return finish_layer(layer, context, residual)
+
+    def blank_attention(self, probs: Tensor) -> Tensor:
+        """Padding attends to every position equally."""
+        blank = super().blank_attention(probs)
+        return blank.masked_fill(~self.real[:, None, :, None], 1.0 / blank.shape[-1])

@@ -40,6 +40,7 @@ RENAMES = (
     (r"^cls\.predictions\.transform\.", "lm_predictions.lm_head."),
     (r"^cls\.predictions\.(decoder\.)?bias$", "lm_predictions.lm_head.bias"),
 )
+LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 # Tables that another key already holds, and buffers.
 DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
 
@@ -117,7 +118,7 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     """Settle what a config leaves open by what the file holds: depth (unless ``asked`` for), v1's projections, the
     mask decoder."""
     keys = state.keys()
-    layers = {int(match[1]) for key in keys if (match := re.search(r"encoder\.layer\.(\d+)\.", key))}
+    layers = {int(match[1]) for key in keys if (match := LAYER.search(key))}
     if not layers:
         raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
     lost = set(range(max(layers) + 1)) - layers
@@ -135,7 +136,7 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     elif config.emd_steps > 0 and not positions:  # stock transformers dropped the table and kept the field
         logger.warning("the weights hold no absolute positions for the mask decoder; going on without it")
         changes["emd_steps"] = 0
-    return DebertaConfig(**{**config.to_dict(), **changes}) if changes else config
+    return DebertaConfig.from_dict({**config.to_dict(), **changes}) if changes else config
 
 
 def convert(source: Path, out: Path, generator: bool = False) -> list[str]:
@@ -188,10 +189,11 @@ class PretrainedLoading:
     ) -> Any:
         """Load a folder, a weights file or a hub model.
 
-        ``generator`` takes the generator that v3 was trained with. Half-precision files load as fp32 unless
-        ``dtype`` says otherwise ("auto": as stored). Config fields may be given as keywords (num_labels=3).
+        ``generator`` takes the generator that v3 was trained with. Half-precision files load as fp32 unless ``dtype``
+        (or ``torch_dtype``) says otherwise ("auto": as stored). Config fields may be given as keywords (num_labels=3).
         """
-        own = {key for key in kwargs if key in DebertaConfig._known_fields()}
+        dtype = kwargs.pop("torch_dtype", None) or dtype  # the old name, which many still write
+        own = {key for key in kwargs if key in DebertaConfig._known_fields()} - {"attn_implementation"}
         overrides = {key: kwargs.pop(key) for key in own}
         name = pretrained_model_name_or_path
         if name is None:  # transformers calls itself so, with a state dict in hand
@@ -202,11 +204,14 @@ class PretrainedLoading:
             here = Path(name).exists()
             config = DebertaConfig.from_pretrained(file.parent if here else name, **overrides, **({} if here else hub))
         elif overrides:
-            config = DebertaConfig(**{**config.to_dict(), **overrides})
+            config = DebertaConfig.from_dict({**config.to_dict(), **overrides})
         state = to_ours(read_state(file))
-        config = complete_config(config, state, overrides)
+        if any(LAYER.search(key) for key in state):
+            config = complete_config(config, state, overrides)
+        else:
+            logger.warning("%s holds no DeBERTa encoder; its weights stay random", file)
         if dtype == "auto":
-            dtype = next(value.dtype for value in state.values() if value.is_floating_point())
+            dtype = next((value.dtype for value in state.values() if value.is_floating_point()), torch.float32)
         config.name_or_path = str(name)
         loaded = super().from_pretrained(  # type: ignore[misc]
             None, *args, config=config, state_dict=state, dtype=dtype, **kwargs

@@ -2,7 +2,8 @@
 
 A saved config is an ordinary ``deberta`` (v1) or ``deberta-v2`` (v2, v3) config.json. The constructor's defaults
 describe deberta-v3-base. A file that leaves a field out means what transformers means by its absence, which is
-different (``ABSENT``). Unknown and contradictory fields raise.
+different (``ABSENT``). The constructor raises on unknown and contradictory fields; a file may hold fields of other
+software, which are passed through.
 """
 
 import difflib
@@ -93,6 +94,12 @@ class DebertaConfig(PreTrainedConfig):
     -1, as in foreign files: the loader decides by what the file holds."""
     causal_emd: bool = False
     """An autoregressive row too is read out of the mask decoder, with absolute positions; saved by us only."""
+
+    clamp_distances: bool = True
+    """Clamp distances past max_position_embeddings before bucketing, as Microsoft does. False: transformers' rule, for
+    models that were trained on longer texts with transformers. Saved by us only."""
+    sparse_prediction: bool = False
+    """In training, the masked LM computes logits of the labelled tokens only (ModernBERT's name). Saved by us only."""
 
     pooler_hidden_size: int = 0
     """0: hidden_size."""
@@ -194,7 +201,7 @@ class DebertaConfig(PreTrainedConfig):
         """The rule that maps a distance to its row of the relative table."""
         longest = self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
         if self.position_buckets > 0:
-            return RelativePositions(self.position_buckets, self.position_buckets, longest)
+            return RelativePositions(self.position_buckets, self.position_buckets, longest, self.clamp_distances)
         return RelativePositions(longest)
 
     @property
@@ -204,16 +211,19 @@ class DebertaConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
-        """Of a file. What other software wrote into it is left out with a warning, unless it is nearly one of ours."""
-        known = {*cls._known_fields(), *RETIRED, "model_type", "padding_idx"}
-        foreign = [key for key in config_dict if key not in known and not key.startswith("_")]
-        foreign = [key for key in foreign if not difflib.get_close_matches(key, known, n=1, cutoff=0.8)]
-        if foreign:
-            logger.warning("fields of config.json that no DeBERTa has: %s", ", ".join(foreign))
+        """The config of a file. Fields that other software wrote into it are kept and saved again, as transformers
+        does; only the constructor refuses unknown fields."""
+        known = {*cls._known_fields(), "model_type", "padding_idx"}
+        foreign = {key: value for key, value in config_dict.items() if key not in known and not key.startswith("_")}
         config_dict = {key: value for key, value in config_dict.items() if key not in foreign}
         absent = {key: value for key, value in ABSENT.items() if key not in config_dict and key not in kwargs}
         overrides = {key: kwargs.pop(key) for key in list(kwargs) if key in {field.name for field in fields(cls)}}
-        return super().from_dict({**absent, **config_dict, **overrides}, **kwargs)
+        loaded = super().from_dict({**absent, **config_dict, **overrides}, **kwargs)
+        config = loaded[0] if isinstance(loaded, tuple) else loaded
+        for key, value in foreign.items():
+            if not hasattr(cls, key):  # never over a property or method of ours
+                setattr(config, key, value)
+        return loaded
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any):

@@ -25,10 +25,10 @@ from debertakit.model import (
 
 
 def decode_masks(
-    backbone: DebertaModel, hidden: Tensor, rows: Tensor, packed: PackedInput, remember: Remember | None = None
+    backbone: DebertaModel, hidden: Tensor, rows: Tensor | None, packed: PackedInput, remember: Remember | None = None
 ) -> Tensor:
-    """The decoder of the released models: raw absolute positions are the information."""
-    information = backbone.embeddings.absolute(packed.positions[rows])
+    """The decoder of the released models: raw absolute positions are the information. ``rows`` None: every row."""
+    information = backbone.embeddings.absolute(packed.positions if rows is None else packed.positions[rows])
     return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config, remember)
 
 
@@ -36,19 +36,19 @@ def enhanced_mask_decoder(
     encoder: DebertaEncoder,
     hidden: Tensor,  # H [T, hidden]
     information: Tensor,  # I [rows, hidden]
-    rows: Tensor,  # which rows of H to decode, ascending
+    rows: Tensor | None,  # which rows of H to decode, ascending; None: all
     layout: Layout,
     config: DebertaConfig,
     remember: Remember | None = None,  # cached decoding: the rows before these are keys and values too
 ) -> Tensor:
     """Decoded rows [rows, hidden]."""
     layer = encoder.layer[-1]
-    queries = hidden[rows] + information
+    queries = (hidden if rows is None else hidden[rows]) + information
     table = relative_table(encoder, config, layout)
     memory = layer_memory(layer, hidden)
     if remember is not None:
         memory = remember(*memory)
-    at_rows = layout.at_rows(rows)
+    at_rows = layout if rows is None else layout.at_rows(rows)
     for _ in range(config.emd_steps):
         queries = run_decoder_layer(layer, memory, queries, config=config, layout=at_rows, table=table)
     return queries

@@ -88,7 +88,7 @@ def accuracy(model: DebertaForMaskedLM, batches: list[Any], context: Context) ->
         view = masked_view(batch, context, 0.0)
         assert view.masked is not None
         rows, targets = torch.from_numpy(view.masked.positions), torch.from_numpy(view.masked.targets)
-        logits, _ = model.predict(view.packed(), rows.long())
+        logits = model.predict(view.packed(), rows.long())
         right = logits.topk(5).indices == targets.long()[:, None]
         first += int(right[:, 0].sum())
         five += int(right.any(1).sum())

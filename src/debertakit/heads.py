@@ -8,8 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import (
+    AutoModelForMaskedLM,
+    AutoModelForMultipleChoice,
+    AutoModelForQuestionAnswering,
+    AutoModelForSequenceClassification,
+    AutoModelForTokenClassification,
+)
+from transformers.loss.loss_utils import fixed_cross_entropy
 from transformers.modeling_outputs import (
-    BaseModelOutput,
     MaskedLMOutput,
     MultipleChoiceModelOutput,
     QuestionAnsweringModelOutput,
@@ -18,19 +25,19 @@ from transformers.modeling_outputs import (
 )
 from transformers.utils import can_return_tuple
 
+from debertakit.attention.graphs import fixed_shapes
 from debertakit.config import DebertaConfig
 from debertakit.decoding import decode_masks
 from debertakit.model import (
+    IGNORED,
     DebertaModel,
     DebertaPreTrainedModel,
-    Encoded,
     PackedInput,
+    Recorder,
     activation,
-    model_output,
+    last_hidden_state,
     pack_input,
 )
-
-IGNORED = -100
 
 
 class LMHead(nn.Module):
@@ -81,25 +88,20 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         self.lm_predictions.lm_head.resize(table.num_embeddings)
         return table
 
-    def predict(self, packed: PackedInput, rows: Tensor | None = None, **kwargs: Any) -> tuple[Tensor, Encoded]:
-        """Logits [rows, vocabulary] of these packed rows (None: all), and what the encoder gave on the way."""
+    def predict(self, packed: PackedInput, rows: Tensor | None = None, recorder: Recorder | None = None) -> Tensor:
+        """Logits [rows, vocabulary] of these packed rows (None: all)."""
         config = self.config
         if config.emd_steps <= 0:
-            encoded = self.deberta.encode(packed, **kwargs)
-            hidden = encoded.last if rows is None else encoded.last[rows]
+            hidden = self.deberta.encode(packed, recorder=recorder).last
+            hidden = hidden if rows is None else hidden[rows]
         else:
-            # The ordinary last layer is not needed, unless somebody wants to look at it.
-            whole = kwargs.get("keep_hidden") or kwargs.get("keep_attentions")
-            if whole:
-                encoded = self.deberta.encode(packed, **{**kwargs, "keep_hidden": True})
-                below = encoded.hidden_states[-2]
-            else:
-                encoded = self.deberta.encode(packed, depth=config.num_hidden_layers - 1)
-                below = encoded.last
-            if rows is None:
-                rows = torch.arange(below.shape[0], device=below.device)
+            # The mask decoder stands on the layer below the last one, which runs only to be recorded.
+            recording = recorder is not None and recorder.active
+            depth = config.num_hidden_layers - (0 if recording else 1)
+            encoded = self.deberta.encode(packed, depth=depth, recorder=recorder)
+            below = encoded.below if recording else encoded.last
             hidden = decode_masks(self.deberta, below, rows, packed)
-        return self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight), encoded
+        return self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight)
 
     @can_return_tuple
     def forward(
@@ -114,30 +116,22 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Logits [batch, length, vocabulary]; in training, of the labelled tokens only: [labelled, vocabulary]."""
+        """Logits [batch, length, vocabulary]. With ``config.sparse_prediction``, training computes the logits of the
+        labelled tokens only: [labelled, vocabulary]."""
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
         rows = targets = None
         if labels is not None:
-            _same_shape("labels", labels, packed)
-            targets = packed.pack(labels)
-            if self.training:
+            targets = packed.pack_labels("labels", labels)
+            if self.training and self.config.sparse_prediction:
                 rows = (targets != IGNORED).nonzero().squeeze(-1)
                 targets = targets[rows]
-        logits, encoded = self.predict(
-            packed,
-            rows,
-            keep_hidden=_asked(output_hidden_states, self.config.output_hidden_states),
-            keep_attentions=_asked(output_attentions, self.config.output_attentions),
-        )
+        logits = self.predict(packed, rows, recorder)
         loss = None
         if targets is not None:
             loss = self.loss_function(logits=logits, labels=targets, vocab_size=self.config.vocab_size, **kwargs)
-        output = model_output(packed, encoded)
         return MaskedLMOutput(
-            loss=loss,
-            logits=logits if rows is not None else packed.pad(logits),
-            hidden_states=output.hidden_states,
-            attentions=output.attentions,
+            loss=loss, logits=logits if rows is not None else packed.pad(logits), **recorder.outputs()
         )
 
 
@@ -162,13 +156,13 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
         self.mask_predictions = MaskPredictions(config)
         self.post_init()
 
-    def predict(self, packed: PackedInput, **kwargs: Any) -> tuple[Tensor, Encoded]:
-        """Packed logits [T] and what the encoder gave on the way."""
-        encoded = self.deberta.encode(packed, **kwargs)
+    def predict(self, packed: PackedInput, recorder: Recorder | None = None) -> Tensor:
+        """Packed logits [T]."""
+        last = self.deberta.encode(packed, recorder=recorder).last
         starts = packed.layout.q_offsets[:-1].long()
         counts = packed.layout.q_offsets.diff()
-        first = encoded.last[starts.repeat_interleave(counts, output_size=encoded.last.shape[0])]
-        return self.mask_predictions(encoded.last, first), encoded
+        first = last[starts.repeat_interleave(counts, output_size=last.shape[0])]
+        return self.mask_predictions(last, first)
 
     @can_return_tuple
     def forward(
@@ -185,21 +179,17 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
     ) -> TokenClassifierOutput:
         """Logits [batch, length], positive where the token looks replaced; the loss is over all real tokens."""
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        logits, encoded = self.predict(
-            packed,
-            keep_hidden=_asked(output_hidden_states, self.config.output_hidden_states),
-            keep_attentions=_asked(output_attentions, self.config.output_attentions),
-        )
+        recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
+        logits = self.predict(packed, recorder)
         loss = None
         if labels is not None:
-            _same_shape("labels", labels, packed)
-            targets = packed.pack(labels)
-            counted = targets != IGNORED
-            loss = F.binary_cross_entropy_with_logits(logits[counted].float(), targets[counted].float())
-        output = model_output(packed, encoded)
-        return TokenClassifierOutput(
-            loss=loss, logits=packed.pad(logits), hidden_states=output.hidden_states, attentions=output.attentions
-        )
+            targets = packed.pack_labels("labels", labels)
+            counted = (targets != IGNORED).float()
+            losses = F.binary_cross_entropy_with_logits(
+                logits.float(), targets.clamp(min=0).float(), counted, reduction="sum"
+            )
+            loss = losses / counted.sum()
+        return TokenClassifierOutput(loss=loss, logits=packed.pad(logits), **recorder.outputs())
 
 
 class ContextPooler(nn.Module):
@@ -216,20 +206,14 @@ class ContextPooler(nn.Module):
 
 
 def first_tokens(
-    encoder: DebertaModel, input_ids: Tensor | None, inputs: dict[str, Any]
-) -> tuple[Tensor, BaseModelOutput]:
-    """Each sequence's first token [batch, hidden], after the last layer. That layer computes these rows alone, unless
-    somebody wants to look at the others too."""
-    config = encoder.config
-    keep_hidden = _asked(inputs.pop("output_hidden_states", None), config.output_hidden_states)
-    keep_attentions = _asked(inputs.pop("output_attentions", None), config.output_attentions)
-    mask = inputs.pop("attention_mask", None)
-    packed = pack_input(config, input_ids, mask, **inputs)
-    looked_at = keep_hidden or keep_attentions or config.num_hidden_layers == 1 or torch.compiler.is_compiling()
-    if looked_at or not (mask is None or mask[:, 0].all()):
-        output = model_output(packed, encoder.encode(packed, keep_hidden=keep_hidden, keep_attentions=keep_attentions))
-        return output.last_hidden_state[:, 0], output
-    return encoder.encode(packed, rows=packed.layout.q_offsets[:-1].long()).last, BaseModelOutput()
+    encoder: DebertaModel, packed: PackedInput, recorder: Recorder, attention_mask: Tensor | None
+) -> Tensor:
+    """The hidden state of each sequence's first token [batch, hidden]. The last layer computes only these rows, unless
+    its other rows are recorded."""
+    whole = recorder.active or encoder.config.num_hidden_layers == 1 or fixed_shapes()
+    if whole or not (attention_mask is None or attention_mask[:, 0].all()):
+        return last_hidden_state(packed, encoder.encode(packed, recorder=recorder), recorder)[:, 0]
+    return encoder.encode(packed, rows=packed.layout.q_offsets[:-1].long()).last
 
 
 def _classifier_dropout(config: DebertaConfig) -> nn.Dropout:
@@ -247,16 +231,26 @@ class DebertaForSequenceClassification(DebertaPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **inputs: Any):
-        inputs, loss_inputs = _split(inputs)
-        first, output = first_tokens(self.deberta, input_ids, inputs)
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> SequenceClassifierOutput:
+        packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
+        first = first_tokens(self.deberta, packed, recorder, attention_mask)
         logits = self.classifier(self.dropout(self.pooler(first)))
         loss = None
         if labels is not None:
-            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **loss_inputs)
-        return SequenceClassifierOutput(
-            loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
-        )
+            loss = self.loss_function(labels=labels, pooled_logits=logits, config=self.config, **kwargs)
+        return SequenceClassifierOutput(loss=loss, logits=logits, **recorder.outputs())
 
 
 class DebertaForTokenClassification(DebertaPreTrainedModel):
@@ -269,13 +263,32 @@ class DebertaForTokenClassification(DebertaPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **inputs: Any):
-        inputs, loss_inputs = _split(inputs)
-        output = self.deberta(input_ids, **inputs)
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> TokenClassifierOutput:
+        output = self.deberta(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            output_attentions,
+            output_hidden_states,
+            return_dict=True,
+        )
         logits = self.classifier(self.dropout(output.last_hidden_state))
         loss = None
         if labels is not None:
-            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **loss_inputs)
+            loss = self.loss_function(logits=logits, labels=labels, config=self.config, **kwargs)
         return TokenClassifierOutput(
             loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
         )
@@ -293,16 +306,33 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
         start_positions: Tensor | None = None,
         end_positions: Tensor | None = None,
-        **inputs: Any,
-    ):
-        inputs, loss_inputs = _split(inputs)
-        output = self.deberta(input_ids, **inputs)
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> QuestionAnsweringModelOutput:
+        output = self.deberta(
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            output_attentions,
+            output_hidden_states,
+            return_dict=True,
+        )
         start, end = self.qa_outputs(output.last_hidden_state).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            loss = self.loss_function(start, end, start_positions, end_positions, **loss_inputs)
+            if attention_mask is not None:  # padding is no place for an answer; in stock it takes part in the softmax
+                lowest = torch.finfo(start.dtype).min
+                start, end = (logits.masked_fill(attention_mask == 0, lowest) for logits in (start, end))
+            loss = self.loss_function(start, end, start_positions, end_positions, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start,
@@ -322,37 +352,40 @@ class DebertaForMultipleChoice(DebertaPreTrainedModel):
         self.post_init()
 
     @can_return_tuple
-    def forward(self, input_ids: Tensor | None = None, labels: Tensor | None = None, **inputs: Any):
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        output_attentions: bool | None = None,
+        output_hidden_states: bool | None = None,
+        **kwargs: Any,
+    ) -> MultipleChoiceModelOutput:
         """Inputs [batch, choices, length]; logits [batch, choices]."""
-        inputs, _ = _split(inputs)
-        given = input_ids if input_ids is not None else inputs.get("inputs_embeds")
+        given = input_ids if input_ids is not None else inputs_embeds
         if given is None or given.dim() < 3:
             raise ValueError("multiple choice needs input_ids [batch, choices, length]")
-        flat = {key: x.flatten(0, 1) if isinstance(x, Tensor) else x for key, x in inputs.items()}
-        first, output = first_tokens(self.deberta, None if input_ids is None else input_ids.flatten(0, 1), flat)
-        logits = self.classifier(self.dropout(self.pooler(first)))
-        logits = logits.view(given.shape[:2])
-        loss = None if labels is None else F.cross_entropy(logits.float(), labels)
-        return MultipleChoiceModelOutput(
-            loss=loss, logits=logits, hidden_states=output.hidden_states, attentions=output.attentions
-        )
+        inputs = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        flat = [None if x is None else x.flatten(0, 1) for x in inputs]
+        packed = pack_input(self.config, *flat)
+        recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
+        first = first_tokens(self.deberta, packed, recorder, flat[1])
+        logits = self.classifier(self.dropout(self.pooler(first))).view(given.shape[:2])
+        loss = None
+        if labels is not None:
+            loss = fixed_cross_entropy(logits.float(), labels, kwargs.get("num_items_in_batch"))
+        return MultipleChoiceModelOutput(loss=loss, logits=logits, **recorder.outputs())
 
 
-ENCODER_INPUTS = frozenset(
-    ("attention_mask", "token_type_ids", "position_ids", "inputs_embeds", "output_attentions", "output_hidden_states")
-)
-
-
-def _split(inputs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What the encoder takes, and what the loss function may (num_items_in_batch)."""
-    encoder = {key: value for key, value in inputs.items() if key in ENCODER_INPUTS}
-    return encoder, {key: value for key, value in inputs.items() if key not in ENCODER_INPUTS}
-
-
-def _asked(asked: bool | None, default: bool | None) -> bool:
-    return bool(default if asked is None else asked)
-
-
-def _same_shape(name: str, given: Tensor, packed: PackedInput) -> None:
-    if tuple(given.shape) != packed.shape:
-        raise ValueError(f"{name} should be [batch, length] = {list(packed.shape)}, got {list(given.shape)}")
+# AutoModel*.from_config(DebertaConfig(...)) builds our classes. What a folder holds is still transformers' to decide.
+for auto, cls in (
+    (AutoModelForMaskedLM, DebertaForMaskedLM),
+    (AutoModelForSequenceClassification, DebertaForSequenceClassification),
+    (AutoModelForTokenClassification, DebertaForTokenClassification),
+    (AutoModelForQuestionAnswering, DebertaForQuestionAnswering),
+    (AutoModelForMultipleChoice, DebertaForMultipleChoice),
+):
+    auto.register(DebertaConfig, cls, exist_ok=True)

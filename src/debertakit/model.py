@@ -12,11 +12,12 @@ functions that also run over stock transformers modules (see acceleration.py).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import AutoModel, PreTrainedModel
 from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.modeling_layers import GradientCheckpointingLayer
@@ -24,10 +25,13 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import can_return_tuple
 
 from debertakit.attention import disentangled_attention
+from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
 from debertakit.attention.projections import RelativeTable, project, project_memory, project_queries
 from debertakit.checkpoints import PretrainedLoading
 from debertakit.config import DebertaConfig
+
+IGNORED = -100  # a label that no loss counts
 
 
 class DebertaEmbeddings(nn.Module):
@@ -151,8 +155,8 @@ class DebertaLayer(GradientCheckpointingLayer):
         self.intermediate = DebertaIntermediate(config)
         self.output = ResidualOutput(config.intermediate_size, config)
 
-    def forward(self, hidden: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        return run_layer(self, hidden, **kwargs)
+    def forward(self, hidden: Tensor, table_rows: Tensor | None = None, **kwargs: Any) -> Tensor:
+        return run_layer(self, hidden, table_rows, **kwargs)
 
 
 class DebertaConv(nn.Module):
@@ -181,15 +185,15 @@ class DebertaEncoder(nn.Module):
 
 @dataclass
 class Encoded:
-    """What the encoder hands back, packed."""
+    """What the encoder returns, packed."""
 
     last: Tensor  # [T, hidden]
-    hidden_states: list[Tensor]  # embeddings and every layer's output, when asked for
-    attentions: list[Tensor]  # [n, heads, max_q, max_k] each, when asked for
+    below: Tensor  # [T, hidden]: the input of the last layer, which the mask decoder reads
 
 
 # A layer's keys and values of these rows -> those of all rows so far (generation/cache.py).
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Observe = Callable[[Tensor], Tensor]  # a layer's probabilities -> the same, recorded
 
 
 def relative_table(encoder: Any, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
@@ -207,66 +211,66 @@ def encode(
     config: DebertaConfig,
     *,
     depth: int | None = None,
-    keep_hidden: bool = False,
-    keep_attentions: bool = False,
+    recorder: "Recorder | None" = None,
     remember: Sequence[Remember] | None = None,
     rows: Tensor | None = None,
 ) -> Encoded:
     """Run the first ``depth`` layers (None: all); ``remember`` holds one function a layer. ``rows`` (ascending): what
     will be read of the last layer, which then computes these rows alone."""
     table = relative_table(encoder, config, layout)
-    result = Encoded(embedded, [embedded] if keep_hidden else [], [])
+    embedded = hidden = below = embedded if recorder is None else recorder.hidden(embedded)
     layers = encoder.layer[:depth]
     for index, layer in enumerate(layers):
-        hidden, probs = _call_layer(
+        below = hidden
+        hidden = _call_layer(
             layer,
-            result.last,
+            below,
+            table.rows if table is not None else None,
             config=config,
             layout=layout,
             table=table,
-            keep_attention=keep_attentions,
+            observe=recorder.attention if recorder is not None and recorder.attentions is not None else None,
             remember=None if remember is None else remember[index],
             rows=rows if index == len(layers) - 1 else None,
         )
         if index == 0 and config.conv_kernel_size > 0:
             hidden = convolve(encoder.conv, embedded, hidden, layout, config)
-        result.last = hidden
-        if keep_hidden:
-            result.hidden_states.append(hidden)
-        if probs is not None:
-            result.attentions.append(probs)
-    return result
+        if recorder is not None:
+            hidden = recorder.hidden(hidden)
+    return Encoded(hidden, below)
 
 
-def _call_layer(layer: Any, hidden: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+def _call_layer(layer: Any, hidden: Tensor, table_rows: Tensor | None, **kwargs: Any) -> Tensor:
     if isinstance(layer, DebertaLayer):
-        return layer(hidden, **kwargs)  # checkpoints itself
+        return layer(hidden, table_rows, **kwargs)  # checkpoints itself
     if layer.gradient_checkpointing and layer.training:  # a stock layer under accelerate()
-        return layer._gradient_checkpointing_func(lambda x: run_layer(layer, x, **kwargs), hidden)
-    return run_layer(layer, hidden, **kwargs)
+        return layer._gradient_checkpointing_func(partial(run_layer, layer, **kwargs), hidden, table_rows)
+    return run_layer(layer, hidden, table_rows, **kwargs)
 
 
 def run_layer(
     layer: Any,
     hidden: Tensor,  # [T, hidden]
+    table_rows: Tensor | None = None,  # [rows, hidden]: RelativeTable.rows, as an argument that checkpointing sees
     *,
     config: DebertaConfig,
     layout: Layout,
     table: RelativeTable | None,
-    keep_attention: bool = False,
+    observe: Observe | None = None,
     remember: Remember | None = None,
     rows: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """One layer over packed rows, or ``rows`` of them alone; the probabilities come second when asked for."""
-    if rows is not None:
-        memory, at_rows = layer_memory(layer, hidden), layout.at_rows(rows)
-        return run_decoder_layer(layer, memory, hidden[rows], config=config, layout=at_rows, table=table), None
+) -> Tensor:
+    """Run one layer on packed rows, or only on ``rows``."""
     att = layer.attention.self
-    q, k, v = project(att, hidden)
-    if remember is not None:
-        k, v = remember(k, v)
-    context, probs = attention_context(att, (q, k, v), config, layout, table, keep_attention)
-    return finish_layer(layer, context, hidden), probs
+    if rows is not None:
+        residual, layout = hidden[rows], layout.at_rows(rows)
+        qkv = project_queries(att, residual), *project_memory(att, hidden)
+    else:
+        qkv, residual = project(att, hidden), hidden
+        if remember is not None:
+            qkv = (qkv[0], *remember(*qkv[1:]))
+    context = attention_context(att, qkv, config, layout, table, table_rows, observe)
+    return finish_layer(layer, context, residual)
 
 
 def attention_context(
@@ -275,11 +279,12 @@ def attention_context(
     config: DebertaConfig,
     layout: Layout,
     table: RelativeTable | None,
-    keep_attention: bool = False,
-) -> tuple[Tensor, Tensor | None]:
+    table_rows: Tensor | None = None,
+    observe: Observe | None = None,
+) -> Tensor:
     """Mixed values [queries, width] of one attention module."""
-    pos_k, pos_q = table.project(att) if table is not None else (None, None)
-    context, probs = disentangled_attention(
+    pos_k, pos_q = table.project(att, table_rows) if table is not None else (None, None)
+    context = disentangled_attention(
         *qkv,
         pos_k,
         pos_q,
@@ -288,9 +293,9 @@ def attention_context(
         scale=config.attention_scale,
         p2p="p2p" in config.pos_att_type,
         dropout=att.dropout.p if att.training else 0.0,
-        keep_probs=keep_attention,
+        observe=observe,
     )
-    return context.flatten(1), probs
+    return context.flatten(1)
 
 
 def finish_layer(layer: Any, context: Tensor, residual: Tensor) -> Tensor:
@@ -309,7 +314,7 @@ def run_decoder_layer(
 ) -> Tensor:
     """The same layer with queries, and so the residual, of their own: of some rows, or the mask decoder's."""
     att = layer.attention.self
-    context, _ = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
+    context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
     return finish_layer(layer, context, queries)
 
 
@@ -364,13 +369,18 @@ class PackedInput:
     layout: Layout
     positions: Tensor  # [T] absolute positions for tables, not for distances
     segments: Tensor | None
-    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all of them
+    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all of them, in order
     shape: tuple[int, int]  # batch, length
+    mask: Tensor | None = None  # bool [batch, length]; in graphs only, where padding stays in, after its sequence
+    places: Tensor | None = None  # [batch * length]; in graphs only: the row of each cell of the padded batch
 
     def pad(self, rows: Tensor) -> Tensor:
         """[T, ...] -> [batch, length, ...], zeros at padding."""
         if self.kept is None:
             return rows.unflatten(0, self.shape)
+        if self.mask is not None:
+            padded = rows[self.places].unflatten(0, self.shape)
+            return padded.masked_fill(~self.mask[(...,) + (None,) * (padded.dim() - 2)], 0.0)
         padded = rows.new_zeros(self.shape[0] * self.shape[1], *rows.shape[1:])
         return padded.index_copy(0, self.kept, rows).unflatten(0, self.shape)
 
@@ -379,18 +389,72 @@ class PackedInput:
         flat = padded.flatten(0, 1)
         return flat if self.kept is None else flat[self.kept]
 
-    def pad_attention(self, probs: Tensor) -> Tensor:
-        """[n, heads, max_q, max_k] -> [batch, heads, length, length], zeros where padding looks or is looked at."""
-        if self.kept is None:
+    def pack_labels(self, name: str, labels: Tensor) -> Tensor:
+        """Labels [batch, length] -> [T], IGNORED at padding."""
+        if tuple(labels.shape) != self.shape:
+            raise ValueError(f"{name} should be [batch, length] = {list(self.shape)}, got {list(labels.shape)}")
+        return self.pack(labels if self.mask is None else labels.masked_fill(~self.mask, IGNORED))
+
+    def columns(self) -> tuple[Tensor, ...] | None:
+        """For each sequence, the columns that its rows come from; None: no padding was taken out."""
+        if self.kept is None or self.mask is not None:
+            return None
+        return torch.tensor_split(self.kept % self.shape[1], self.layout.q_offsets[1:-1].long().cpu())
+
+
+class Recorder:
+    """Keeps every layer's hidden states and attention, padded, for a caller who asked for them.
+
+    The next layer reads what was recorded, so that ``retain_grad()`` works on the returned tensors.
+    """
+
+    def __init__(self, packed: PackedInput, hidden_states: bool, attentions: bool):
+        self.packed = packed
+        self.hidden_states: list[Tensor] | None = [] if hidden_states else None
+        self.attentions: list[Tensor] | None = [] if attentions else None
+        self.key_length = packed.shape[1]
+        self.queries = self.keys = packed.columns() if attentions else None
+        """Columns of each sequence's queries and keys. Cached decoding has more keys and sets its own."""
+
+    @property
+    def active(self) -> bool:
+        return self.hidden_states is not None or self.attentions is not None
+
+    def hidden(self, rows: Tensor) -> Tensor:
+        """[T, hidden]."""
+        if self.hidden_states is None:
+            return rows
+        self.hidden_states.append(self.packed.pad(rows))
+        return self.packed.pack(self.hidden_states[-1]) if torch.is_grad_enabled() else rows
+
+    def attention(self, probs: Tensor) -> Tensor:
+        """[n, heads, max_q, max_k]; recorded as [batch, heads, length, length], zeros where padding attends or is
+        attended to."""
+        assert self.attentions is not None
+        if self.queries is None or self.keys is None:
+            self.attentions.append(probs)
             return probs
-        batch, length = self.shape
-        padded = probs.new_zeros(batch, probs.shape[1], length, length)
-        offsets = self.layout.q_offsets.tolist()
-        for b in range(batch):
-            columns = self.layout.q_positions[offsets[b] : offsets[b + 1]].long()
-            n = len(columns)
-            padded[b, :, columns[:, None], columns[None, :]] = probs[b, :, :n, :n]
-        return padded
+        padded = self.blank_attention(probs)
+        cells = [(q[:, None], k) for q, k in zip(self.queries, self.keys, strict=True)]
+        for b, (rows, columns) in enumerate(cells):
+            padded[b, :, rows, columns] = probs[b, :, : len(rows), : len(columns)]
+        self.attentions.append(padded)
+        if not torch.is_grad_enabled():
+            return probs
+        packed = torch.zeros_like(probs)
+        for b, (rows, columns) in enumerate(cells):
+            packed[b, :, : len(rows), : len(columns)] = padded[b, :, rows, columns]
+        return packed
+
+    def blank_attention(self, probs: Tensor) -> Tensor:
+        """[batch, heads, length, length] as it is where there is padding."""
+        return probs.new_zeros(len(probs), probs.shape[1], self.packed.shape[1], self.key_length)
+
+    def outputs(self) -> dict[str, tuple[Tensor, ...] | None]:
+        return {
+            "hidden_states": None if self.hidden_states is None else tuple(self.hidden_states),
+            "attentions": None if self.attentions is None else tuple(self.attentions),
+        }
 
 
 def pack_input(
@@ -421,19 +485,22 @@ def pack_input(
             f"attention_mask should be [batch, length] = {list(shape)} like the input, got {list(attention_mask.shape)}"
         )
 
-    exporting = torch.compiler.is_exporting()
-    kept = None
-    if attention_mask is None or (not exporting and bool(attention_mask.all())):
+    graph = fixed_shapes()
+    kept = mask = places = None
+    if attention_mask is None or (not graph and bool(attention_mask.all())):
         layout = Layout.rectangular(*shape, words.device)
-    elif exporting:  # fixed shapes: padding stays in and is not looked at
-        layout = Layout.rectangular(*shape, words.device, k_valid=attention_mask.bool().flatten())
+    elif graph:
+        mask = attention_mask.bool()
+        layout, columns, rows = Layout.from_mask_in_place(mask)
+        starts = torch.arange(shape[0], device=columns.device)[:, None] * shape[1]
+        kept, places = (starts + columns).flatten(), (starts + rows).flatten()
     else:
         layout, kept = Layout.from_mask(attention_mask)
-    packed = PackedInput(words, layout, layout.q_positions, None, kept, shape)
+    packed = PackedInput(words, layout, layout.q_positions, None, kept, shape, mask, places)
     packed.words = packed.pack(words)
     if position_ids is not None:
         packed.positions = packed.pack(position_ids.expand(shape))
-    if config.position_biased_input and not exporting and shape[1] > config.max_position_embeddings:
+    if config.position_biased_input and not graph and shape[1] > config.max_position_embeddings:
         raise ValueError(
             f"{shape[1]} tokens do not fit the {config.max_position_embeddings} absolute positions of this model"
         )
@@ -444,7 +511,7 @@ def pack_input(
 
 def _check_ids(name: str, ids: Tensor | None, size: int) -> None:
     """On a CPU a bad id gets a sentence; on a GPU the check would cost a synchronisation."""
-    if ids is None or ids.device.type != "cpu" or torch.compiler.is_compiling() or not ids.numel():
+    if ids is None or ids.device.type != "cpu" or fixed_shapes() or not ids.numel():
         return
     low, high = torch.aminmax(ids)
     if low < 0 or high >= size:
@@ -478,12 +545,18 @@ class DebertaModel(DebertaPreTrainedModel):
         **kwargs: Any,
     ) -> BaseModelOutput:
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        encoded = self.encode(
+        recorder = self.recorder(packed, output_hidden_states, output_attentions)
+        encoded = self.encode(packed, recorder=recorder)
+        return BaseModelOutput(last_hidden_state=last_hidden_state(packed, encoded, recorder), **recorder.outputs())
+
+    def recorder(self, packed: PackedInput, hidden_states: bool | None, attentions: bool | None) -> Recorder:
+        """What to record; None: what the config says."""
+        config = self.config
+        return Recorder(
             packed,
-            keep_hidden=self.config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            keep_attentions=self.config.output_attentions if output_attentions is None else output_attentions,
+            bool(config.output_hidden_states if hidden_states is None else hidden_states),
+            bool(config.output_attentions if attentions is None else attentions),
         )
-        return model_output(packed, encoded)
 
     def encode(self, packed: PackedInput, **kwargs: Any) -> Encoded:
         """The packed forward pass; keywords as in ``encode``."""
@@ -491,9 +564,9 @@ class DebertaModel(DebertaPreTrainedModel):
         return encode(self.encoder, embedded, packed.layout, self.config, **kwargs)
 
 
-def model_output(packed: PackedInput, encoded: Encoded) -> BaseModelOutput:
-    return BaseModelOutput(
-        last_hidden_state=packed.pad(encoded.last),
-        hidden_states=tuple(map(packed.pad, encoded.hidden_states)) or None,
-        attentions=tuple(map(packed.pad_attention, encoded.attentions)) or None,
-    )
+AutoModel.register(DebertaConfig, DebertaModel, exist_ok=True)
+
+
+def last_hidden_state(packed: PackedInput, encoded: Encoded, recorder: Recorder) -> Tensor:
+    """[batch, length, hidden]: the recorded tensor itself where there is one."""
+    return recorder.hidden_states[-1] if recorder.hidden_states else packed.pad(encoded.last)

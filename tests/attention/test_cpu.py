@@ -1,14 +1,16 @@
 """The fused kernel against the reference: values and gradients of q, k, v and both position tables."""
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.autograd import forward_ad
 
-from debertakit.attention import Layout, RelativePositions, cpu, reference
+from debertakit.attention import Layout, RelativePositions, cpu, disentangled_attention, reference
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
 
@@ -21,6 +23,7 @@ RULES = [
     RelativePositions(span=40),
     RelativePositions(span=8, buckets=8, max_position=30),
     RelativePositions(span=16, buckets=16, max_position=12),
+    RelativePositions(span=8, buckets=8, max_position=30, clamp=False),
     V3,
 ]
 QUIET = settings(max_examples=40)
@@ -406,14 +409,59 @@ def test_wrong_calls_say_what_is_wrong():
         cpu.attend(q, k, v, None, None, layout, None, 1.0, 0.1)
 
 
+def test_second_derivatives_equal_those_of_the_reference():
+    layout, relative = lengths(5, 3), RelativePositions(4)
+    content = [torch.randn(8, 2, 8, requires_grad=True) for _ in range(3)]
+    tables = [torch.randn(8, 2, 8, requires_grad=True) for _ in range(2)]
+    found = []
+    for attend in (cpu.attend, lambda *x: reference.attend(*x)[0]):
+        out = attend(*content, *tables, layout, relative, 0.3)
+        first = torch.autograd.grad(out.pow(2).sum(), [*content, *tables], create_graph=True)
+        found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), [*content, *tables]))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+
+
+def test_forward_mode_keeps_the_tangent():
+    """Our operator would drop it."""
+    layout = lengths(5)
+    q, k, v, tangent = (torch.randn(5, 2, 8) for _ in range(4))
+    attend = partial(disentangled_attention, pos_k=None, pos_q=None, layout=layout, relative=None, scale=0.3)
+    _, expected = torch.func.jvp(
+        lambda x: reference.attend(x, k, v, None, None, layout, None, 0.3)[0], (q,), (tangent,)
+    )
+    _, found = torch.func.jvp(lambda x: attend(x, k, v), (q,), (tangent,))
+    torch.testing.assert_close(found, expected)
+    with forward_ad.dual_level():
+        dual = forward_ad.unpack_dual(attend(forward_ad.make_dual(q, tangent), k, v))
+        torch.testing.assert_close(dual.tangent, expected)
+
+
+@given(st.integers(1, 700), st.data())
+def test_the_content_hash_sees_a_change_of_any_byte(size, data):
+    numbers = torch.arange(size, dtype=torch.uint8)
+    before = cpu.content_hash(numbers)
+    place, value = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, 255))
+    numbers[place] ^= value
+    assert cpu.content_hash(numbers) != before
+    numbers[place] ^= value
+    assert cpu.content_hash(numbers) == before
+    assert cpu.content_hash(torch.cat([numbers, torch.zeros(1, dtype=torch.uint8)])) != before
+
+
+def test_rows_that_change_places_change_the_content_hash():
+    rows = torch.randn(64, 64)
+    assert cpu.content_hash(rows) != cpu.content_hash(rows.flip(0).contiguous())
+    assert cpu.content_hash(rows.t()) is None  # not dense: nobody may trust a hash of its memory
+
+
 def test_supports_leaves_the_rest_to_the_reference():
-    layout, q = lengths(4), torch.randn(4, 2, 8)
-    assert cpu.supports(q, layout)
-    assert not cpu.supports(q, layout, p2p=True)
-    assert not cpu.supports(q.double(), layout)
-    assert not cpu.supports(q[..., :6], layout)
-    assert not cpu.supports(q.to("meta"), layout)
-    assert not cpu.supports(q, replace(layout, k_valid=torch.ones(4, dtype=torch.bool)))
+    q = torch.randn(4, 2, 8)
+    assert cpu.supports(q)
+    assert not cpu.supports(q, p2p=True)
+    assert not cpu.supports(q.double())
+    assert not cpu.supports(q[..., :6])
+    assert not cpu.supports(q.to("meta"))
 
 
 def test_without_the_library_one_line_says_so(monkeypatch, tmp_path):
@@ -423,6 +471,6 @@ def test_without_the_library_one_line_says_so(monkeypatch, tmp_path):
         assert not cpu.available()
         assert "not built" in cpu.reason()
         assert "\n" not in cpu.reason()
-        assert not cpu.supports(torch.randn(4, 2, 8), lengths(4))
+        assert not cpu.supports(torch.randn(4, 2, 8))
     finally:
         cpu._library.cache_clear()

@@ -5,6 +5,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
 from debertakit.attention.positions import RelativePositions, log_bucket
 
@@ -29,12 +30,23 @@ def test_released_models_use_rows_1_to_511_and_never_row_0():
     assert len(rows.unique()) == 511
 
 
+@pytest.mark.parametrize(("buckets", "longest"), [(256, 512), (32, 512), (15, 64), (8, 30)])
+def test_without_the_clamp_rows_are_those_of_stock_transformers(buckets, longest):
+    distances = torch.arange(-3000, 3000)
+    bucket = make_log_bucket_position(distances, buckets, longest).long()
+    expected = (bucket + buckets).clamp(0, 2 * buckets - 1)
+    assert torch.equal(RelativePositions(buckets, buckets, longest, clamp=False).rows(distances).long(), expected)
+
+
 def test_exact_distances_are_clamped_at_the_table():
     relative = RelativePositions(4)
     assert relative.rows(torch.tensor([-9, -4, -3, 0, 3, 4, 9])).tolist() == [0, 0, 1, 4, 7, 7, 7]
 
 
-@given(st.integers(0, 900), st.sampled_from([RelativePositions(256, 256, 512), RelativePositions(20)]))
+STOCK = RelativePositions(256, 256, 512, clamp=False)
+
+
+@given(st.integers(0, 900), st.sampled_from([RelativePositions(256, 256, 512), RelativePositions(20), STOCK]))
 def test_a_cut_table_holds_the_rows_within_reach(longest, relative):
     cut = relative.cut(longest)
     distances = torch.arange(-longest, longest + 1)

@@ -191,7 +191,7 @@ def test_one_checkpoint_fills_masks_and_writes(tmp_path):
     model = DebertaForCausalLM.from_pretrained(tmp_path).eval()
     model.generation_config.max_new_tokens = 7
     ids = text(1, 8)
-    assert torch.equal(model.predict(pack_input(model.config, ids, None))[0], masked(ids).logits[0])
+    assert torch.equal(model.predict(pack_input(model.config, ids, None)), masked(ids).logits[0])
     model.save_pretrained(tmp_path / "again")
     again = DebertaForMaskedLM.from_pretrained(tmp_path / "again")
     assert all(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import pack_input
+from debertakit.model import Recorder, pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context, causal_view
 from debertakit.objectives.pairs import NO_PAIR
@@ -103,6 +103,12 @@ def test_arlm_reads_prefixes_only(corpus, tokenizer):
     assert float(loss) == pytest.approx(expected / terms, rel=1e-4)
 
 
+def hidden_states(backbone, packed):
+    recorder = Recorder(packed, hidden_states=True, attentions=False)
+    backbone.encode(packed, recorder=recorder)
+    return [packed.pack(hidden) for hidden in recorder.hidden_states]
+
+
 def test_a_causal_model_does_not_see_the_future_in_any_layer(corpus, tokenizer):
     fields = {"num_hidden_layers": 4, "hidden_size": 32, "num_attention_heads": 2}
     model = lively(DebertaForMaskedLM(small(vocab_size=len(tokenizer), **fields)))
@@ -110,14 +116,14 @@ def test_a_causal_model_does_not_see_the_future_in_any_layer(corpus, tokenizer):
     ends = view.lengths.cumsum(0).tolist()
     starts = [0, *ends[:-1]]
     with torch.no_grad():
-        before = model.deberta.encode(view.packed(), keep_hidden=True).hidden_states
+        before = hidden_states(model.deberta, view.packed())
         for place in (1, 5, 9):
             changed = view.ids.clone()
             for start in starts:
                 changed[start + place] = (changed[start + place] + 7) % len(tokenizer)
             packed = view.packed()
             packed.words = changed
-            after = model.deberta.encode(packed, keep_hidden=True).hidden_states
+            after = hidden_states(model.deberta, packed)
             assert len(after) == 5
             for depth, (a, b) in enumerate(zip(before, after, strict=True)):
                 moved = (a - b).abs().amax(-1)

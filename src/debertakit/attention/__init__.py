@@ -5,7 +5,7 @@ FlexAttention for CUDA. All take the same arguments and agree forward and backwa
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from debertakit.attention import cpu, reference
+from debertakit.attention.graphs import constant_in_graphs, exporting
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
 
@@ -47,41 +48,44 @@ def disentangled_attention(
     scale: float,
     p2p: bool = False,
     dropout: float = 0.0,
-    keep_probs: bool = False,
-) -> tuple[Tensor, Tensor | None]:
-    """Mixed values [total queries, heads, d] and, when asked for, the probabilities [n, heads, max_q, max_k].
+    observe: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """Mixed values [total queries, heads, d]. The equation is at the top of ``reference.py``.
 
-    The equation stands at the top of ``reference.py``.
+    ``observe`` sees the probabilities [n, heads, max_q, max_k]; the values are mixed by what it returns.
     """
     # Drawn from torch's own generator: manual_seed and gradient checkpointing reproduce it.
     seed = torch.randint(2**31 - 1, (), device="cpu") if dropout > 0.0 else None
-    backend = "reference" if keep_probs else _backend_for(q, layout, p2p)
+    backend = "reference" if observe is not None else _backend_for(q, p2p)
     if backend == "cpu":
-        return cpu.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed), None
+        return cpu.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed)
     if backend == "flex":
         from debertakit.attention import flex  # imports torch's compiler: only for who uses it
 
-        return flex.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed), None
-    out, probs = reference.attend(q, k, v, pos_k, pos_q, layout, relative, scale, p2p, dropout, seed)
-    return out, probs if keep_probs else None
+        return flex.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed)
+    return reference.attend(q, k, v, pos_k, pos_q, layout, relative, scale, p2p, dropout, seed, observe)[0]
 
 
-def _backend_for(q: Tensor, layout: Layout, p2p: bool) -> str:
-    """p2p, and the padding that export leaves in, are the reference's alone."""
-    chosen = _chosen.get()
-    plain = not p2p and layout.k_valid is None
+@constant_in_graphs
+def _chosen_backend() -> str:
+    return _chosen.get()
+
+
+def _backend_for(q: Tensor, p2p: bool) -> str:
+    """p2p and exported graphs are left to the reference."""
+    chosen = _chosen_backend()
     if chosen == "auto":
-        if q.is_cuda and plain:
+        if q.is_cuda and not p2p and not exporting():
             return "flex"
-        if cpu.supports(q, layout, p2p):
+        if cpu.supports(q, p2p):
             return "cpu"
         if q.device.type == "cpu" and not cpu.available():
             _say_once(cpu.reason())
         return "reference"
-    if chosen == "cpu" and not cpu.supports(q, layout, p2p):
+    if chosen == "cpu" and not cpu.supports(q, p2p):
         raise ValueError(f"the cpu backend cannot compute this: {cpu.reason() or 'p2p, export or head size'}")
-    if chosen == "flex" and not plain:
-        raise ValueError("the flex backend computes neither p2p nor exported padding")
+    if chosen == "flex" and p2p:
+        raise ValueError("the flex backend does not compute p2p")
     return chosen
 
 

@@ -17,8 +17,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from debertakit.attention import reference
+from debertakit.attention.graphs import constant_in_graphs, exporting, transformed
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions, constant_in_graphs
+from debertakit.attention.positions import Lookup, RelativePositions
 
 __all__ = ["attend", "available", "reason", "supports"]
 
@@ -31,6 +33,7 @@ _ERRORS = {
     3: (ValueError, "the offsets of the layout do not fit the rows of q, k and v"),
 }
 _NO_MATRIX = (0, 0, 0)
+_DENSE = (Tensor, torch.nn.Parameter)
 
 
 @constant_in_graphs
@@ -44,13 +47,14 @@ def reason() -> str:
     return _library()[1]
 
 
-def supports(q: Tensor, layout: Layout, p2p: bool = False) -> bool:
+def supports(q: Tensor, p2p: bool = False) -> bool:
     """Whether ``attend`` can take this call; the reference takes all others."""
     return (
         available()
         and not p2p
-        and layout.k_valid is None
         and q.device.type == "cpu"
+        and not exporting()
+        and not transformed()
         and q.dtype in (torch.float32, torch.bfloat16, torch.float16)
         and q.shape[-1] % 8 == 0
     )
@@ -88,8 +92,16 @@ def _plain(q: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and type(q) is Tensor
         and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._functorch.peek_interpreter_stack() is None
+        and not transformed()
     )
+
+
+def content_hash(t: Tensor) -> int | None:
+    """A 64-bit hash of the numbers in ``t``; None where they cannot be read quickly (no kernel, not dense, a GPU)."""
+    library = _library()[0]
+    if library is None or type(t) not in _DENSE or t.device.type != "cpu" or not t.is_contiguous():
+        return None
+    return library.content_hash(t.data_ptr(), t.nbytes)
 
 
 def _any_grad(*tensors: Tensor | None) -> bool:
@@ -278,11 +290,26 @@ def _save(ctx, inputs, output) -> None:
 
 
 def _differentiate(ctx, d_out, _d_lse):
+    if torch.is_grad_enabled():  # create_graph=True: the gradient itself will be differentiated
+        return *_differentiable_gradients(ctx, d_out), *[None] * 9
     *saved, seed = ctx.saved_tensors
     tables = ctx.needs_input_grad[3:5]
     grads = attention_backward(d_out, *saved, ctx.scale, ctx.dropout, seed, any(tables))
     wanted = [g if need else None for g, need in zip(grads, ctx.needs_input_grad[:5], strict=True)]
     return *wanted, *[None] * 9
+
+
+def _differentiable_gradients(ctx, d_out: Tensor) -> list[Tensor | None]:
+    """The reference's gradients, which have gradients of their own; the kernel's have none."""
+    q, k, v, pos_k, pos_q, _out, _lse, *rows, lookup, seed = ctx.saved_tensors
+    q_offsets, k_offsets, q_positions, k_positions, visible = rows
+    max_q, max_k = (int(offsets.diff().max()) if len(offsets) > 1 else 0 for offsets in (q_offsets, k_offsets))
+    layout = Layout(q_offsets, k_offsets, q_positions, k_positions, max_q, max_k, max_distance=0, visible=visible)
+    rule = None if lookup is None else Lookup(lookup)
+    out, _ = reference.attend(q, k, v, pos_k, pos_q, layout, rule, ctx.scale, False, ctx.dropout, seed)
+    wanted = [x for x, needed in zip((q, k, v, pos_k, pos_q), ctx.needs_input_grad, strict=False) if needed]
+    found = iter(torch.autograd.grad(out, wanted, d_out, create_graph=True))
+    return [next(found) if needed else None for needed in ctx.needs_input_grad[:5]]
 
 
 attention_forward.register_autograd(_differentiate, setup_context=_save)
@@ -303,6 +330,8 @@ def _library() -> tuple[ctypes.CDLL | None, str, int]:
         function.argtypes = [ctypes.c_char_p]
         function.restype = ctypes.c_int
     library.attention_isa.restype = ctypes.c_char_p
+    library.content_hash.argtypes = [ctypes.c_void_p, ctypes.c_int64]
+    library.content_hash.restype = ctypes.c_uint64
     return library, "", _gomp_parallel()
 
 

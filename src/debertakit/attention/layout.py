@@ -31,8 +31,6 @@ class Layout:
     visible: Tensor | None = None
     """int32 [total queries]: how many leading keys of its sequence a query sees; None: all. This one number serves
     bidirectional (all), causal (those up to itself) and prefix attention (the longer of prefix and itself)."""
-    k_valid: Tensor | None = None
-    """bool [total keys]: False for padding that stayed in. Only export keeps padding: it needs fixed shapes."""
 
     @property
     def sequences(self) -> int:
@@ -49,11 +47,29 @@ class Layout:
         return cls(offsets, offsets, positions, positions, longest, longest, max(longest - 1, 0))
 
     @classmethod
-    def rectangular(cls, batch: int, length: int, device: torch.device | str, k_valid: Tensor | None = None):
+    def rectangular(cls, batch: int, length: int, device: torch.device | str) -> "Layout":
         """``batch`` sequences of one length, nothing left out."""
         offsets = torch.arange(batch + 1, device=device, dtype=torch.int32) * length
         positions = torch.arange(length, device=device, dtype=torch.int32).repeat(batch)
-        return cls(offsets, offsets, positions, positions, length, length, length - 1, k_valid=k_valid)
+        return cls(offsets, offsets, positions, positions, length, length, length - 1)
+
+    @classmethod
+    def from_mask_in_place(cls, mask: Tensor) -> tuple["Layout", Tensor, Tensor]:
+        """``from_mask`` for graphs, whose shapes cannot depend on the mask: padding is moved to the end of its
+        sequence and stays in, where no query sees it.
+
+        Also returns, [batch, length] each, the column that every row comes from and the row of every column.
+        """
+        batch, length = mask.shape
+        real = mask.long()
+        lengths = real.sum(-1, keepdim=True)
+        rows = torch.where(mask.bool(), real.cumsum(-1), lengths + (1 - real).cumsum(-1)) - 1
+        every = torch.arange(length, device=mask.device).expand(batch, -1)
+        columns = torch.zeros_like(rows).scatter(1, rows, every)
+        positions = columns.flatten().int()
+        visible = lengths.expand(-1, length).flatten().int()
+        layout = cls.rectangular(batch, length, mask.device)
+        return replace(layout, q_positions=positions, k_positions=positions, visible=visible), columns, rows
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> tuple["Layout", Tensor]:
@@ -154,9 +170,13 @@ def _offsets(lengths: Tensor) -> Tensor:
     return torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]).int()
 
 
+def lengths_between(offsets: Tensor) -> Tensor:
+    return offsets[1:] - offsets[:-1]  # not diff(), which TorchScript's ONNX exporter does not know
+
+
 def _inside(offsets: Tensor, longest: int) -> Tensor:
     """bool [n, longest]: which cells of the padded block hold a row."""
-    return torch.arange(longest, device=offsets.device) < offsets.diff()[:, None]
+    return torch.arange(longest, device=offsets.device) < lengths_between(offsets)[:, None]
 
 
 def _pad(x: Tensor, offsets: Tensor, longest: int) -> Tensor:

@@ -11,22 +11,20 @@ With b buckets, mid = b / 2 and maximum position M:
     |x| <= mid   bucket(x) = x
     |x| >  mid   bucket(x) = sign(x) * (mid + ceil(ln(|x| / mid) / ln((M - 1) / mid) * (mid - 1)))
 
-where x is first clamped to [-(M-1), M-1]. The clamp is Microsoft's rule; transformers leaves it out and reads
-rows that were never trained once a text is longer than M. Both rules saturate: past ``reach`` nothing changes, so
-one vector of 2 * reach + 1 rows answers for texts of any length.
+where x is first clamped to [-(M-1), M-1]. The clamp is Microsoft's rule. transformers leaves it out (``clamp=False``):
+distances of -M and beyond then read row 0, which no released model has trained. Both rules saturate: past ``reach``
+nothing changes, so one vector of 2 * reach + 1 rows answers for texts of any length.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-T = TypeVar("T")
+from debertakit.attention.graphs import constant_in_graphs
 
 
 @dataclass(frozen=True)
@@ -39,6 +37,8 @@ class RelativePositions:
     """Number of log buckets (v2, v3: 256); 0 keeps every distance exact (v1)."""
     max_position: int = 512
     """M: distances at and past M - 1 share the last bucket. Unused without buckets."""
+    clamp: bool = True
+    """Clamp distances before bucketing, as Microsoft does. False: transformers' rule."""
     first: int = 0
     """The table row at which the table handed over begins (see ``cut``)."""
     count: int | None = None
@@ -56,58 +56,75 @@ class RelativePositions:
     @property
     def reach(self) -> int:
         """The distance past which the row no longer changes."""
-        return self.max_position - 1 if self.buckets > 0 else self.span
+        if self.buckets <= 0:
+            return self.span
+        if self.clamp:
+            return self.max_position - 1
+        # The first distance whose bucket leaves the table; one more for rounding.
+        mid = self.buckets // 2
+        return int(mid * ((self.max_position - 1) / mid) ** ((self.span - mid - 1) / (mid - 1))) + 2
 
     def cut(self, max_distance: int) -> "RelativePositions":
         """The rule for a table cut to ``table[first : first + count]``, the rows within reach of ``max_distance``."""
         middle = self.reach
         reached = min(max_distance, self.reach)
-        rows = _lookup(self, torch.device("cpu"))[[middle - reached, middle + reached]].tolist()
+        rows = self.lookup()[[middle - reached, middle + reached]].tolist()
         return replace(self, first=self.first + rows[0], count=rows[1] - rows[0] + 1)
 
     def lookup(self, device: torch.device | str = "cpu") -> Tensor:
-        """int32 [2 * reach + 1]: the row of distance x stands at x + reach."""
-        return _lookup(self, torch.device(device))
+        """int32 [2 * reach + 1]: the row of distance x is at x + reach."""
+        # Plain numbers: torch.compile passes no object to a function whose result is a constant of the graph.
+        return _lookup(self.span, self.buckets, self.max_position, self.clamp, self.first, self.count, str(device))
 
     def rows(self, distances: Tensor) -> Tensor:
         """The table row of each distance i - j, same shape as ``distances``."""
-        return self.lookup(distances.device)[distances.clamp(-self.reach, self.reach) + self.reach]
+        return Lookup(self.lookup(distances.device)).rows(distances)
 
 
-def constant_in_graphs(function: Callable[..., T]) -> Callable[..., T]:
-    """torch.compiler.assume_constant_result, which imports the compiler, two seconds, to set this mark."""
-    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
-    return function
+@dataclass(frozen=True, eq=False)
+class Lookup:
+    """A distance-to-row rule, written out."""
+
+    table: Tensor
+    """int32 [2 * reach + 1]: the row of distance x is at x + reach."""
+
+    def rows(self, distances: Tensor) -> Tensor:
+        reach = self.table.shape[0] // 2
+        return self.table[(distances.clamp(-reach, reach) + reach).long()]  # ONNX gathers by int64 only
 
 
 @constant_in_graphs
-def _lookup(relative: RelativePositions, device: torch.device) -> Tensor:
+def _lookup(
+    span: int, buckets: int, max_position: int, clamp: bool, first: int, count: int | None, device: str
+) -> Tensor:
     """A constant of any graph.
 
     Traced by torch.compile, numpy's float64 logarithms would become float32 and some distances change rows; made while
     torch.export traces, a fake tensor would stay in the cache.
     """
+    relative = RelativePositions(span, buckets, max_position, clamp, first, count)
     if torch._C._len_torch_dispatch_stack() == 0:
-        return _build(relative, device)
+        return _build(relative, torch.device(device))
     with _disable_current_modes():
-        return _build(relative, device)
+        return _build(relative, torch.device(device))
 
 
 @lru_cache(maxsize=1024)
 def _build(relative: RelativePositions, device: torch.device) -> Tensor:
     x = np.arange(-relative.reach, relative.reach + 1)
     if relative.buckets > 0:
-        x = log_bucket(x, relative.buckets, relative.max_position)
+        x = log_bucket(x, relative.buckets, relative.max_position, relative.clamp)
     rows = np.clip(x + relative.span, 0, 2 * relative.span - 1)
     if relative.count is not None:
         rows = np.clip(rows - relative.first, 0, relative.count - 1)
     return torch.from_numpy(rows.astype(np.int32)).to(device)
 
 
-def log_bucket(x: np.ndarray, buckets: int, max_position: int) -> np.ndarray:
+def log_bucket(x: np.ndarray, buckets: int, max_position: int, clamp: bool = True) -> np.ndarray:
     """The log bucket of each distance; see the top of this file."""
     mid = buckets // 2
-    x = np.clip(x, 1 - max_position, max_position - 1)
+    if clamp:
+        x = np.clip(x, 1 - max_position, max_position - 1)
     far = np.maximum(np.abs(x), mid)
     log = mid + np.ceil(np.log(far / mid) / np.log((max_position - 1) / mid) * (mid - 1))
     return np.where(np.abs(x) <= mid, x, np.sign(x) * log).astype(np.int64)

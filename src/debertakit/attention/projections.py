@@ -9,15 +9,19 @@ Plain functions over any module that carries DeBERTa's parameter names, ours or 
              pos_proj (no bias) and pos_q_proj for the positions
 """
 
+from collections.abc import Hashable, Sequence
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
-from torch.optim.optimizer import register_optimizer_step_post_hook
 
+from debertakit.attention.cpu import content_hash
+from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
+
+Projected = tuple[Tensor | None, Tensor | None]  # Kr and Qr [rows, heads, d]; None where no term needs them
 
 
 def project(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -39,14 +43,9 @@ def project_memory(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
     return _heads(att, att.key_proj(hidden)), _heads(att, att.value_proj(hidden))
 
 
-def project_positions(att: Any, table: Tensor, terms: list[str]) -> tuple[Tensor | None, Tensor | None]:
+def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projected:
     """Kr and Qr [rows, heads, d] of the relative table; None for a term that the model leaves out."""
-    if hasattr(att, "in_proj"):
-        to_key, to_query = getattr(att, "pos_proj", None), getattr(att, "pos_q_proj", None)
-    elif att.share_att_key:
-        to_key, to_query = att.key_proj, att.query_proj
-    else:
-        to_key, to_query = getattr(att, "pos_key_proj", None), getattr(att, "pos_query_proj", None)
+    to_key, to_query = position_projections(att)
     needs_key, needs_query = "c2p" in terms or "p2p" in terms, "p2c" in terms or "p2p" in terms
     return (
         _heads(att, to_key(table)) if needs_key and to_key is not None else None,
@@ -54,30 +53,73 @@ def project_positions(att: Any, table: Tensor, terms: list[str]) -> tuple[Tensor
     )
 
 
+def position_projections(att: Any) -> tuple[nn.Module | None, nn.Module | None]:
+    """The layers that project the relative table to keys and to queries."""
+    if hasattr(att, "in_proj"):
+        return getattr(att, "pos_proj", None), getattr(att, "pos_q_proj", None)
+    if att.share_att_key:
+        return att.key_proj, att.query_proj
+    return getattr(att, "pos_key_proj", None), getattr(att, "pos_query_proj", None)
+
+
 def _heads(att: Any, x: Tensor) -> Tensor:
     return x.unflatten(-1, (att.num_attention_heads, -1))
 
 
-# Kr and Qr do not change while the weights do not: outside training they are kept, per attention module.
-_kept: WeakKeyDictionary[nn.Module, tuple[tuple, tuple[Tensor | None, Tensor | None]]] = WeakKeyDictionary()
-# Fused optimisers change weights without raising their version (torch 2.13), so any optimiser's step forgets all.
-register_optimizer_step_post_hook(lambda *_: _kept.clear())
+# The projections of an attention module, with the state of the weights that they were computed from.
+_cache: WeakKeyDictionary[nn.Module, tuple[Hashable, Projected]] = WeakKeyDictionary()
+_frozen: WeakSet[nn.Module] = WeakSet()
+
+
+def freeze_positions(model: nn.Module) -> None:
+    """Promise that the weights of ``model`` no longer change, so that its cached projections need no check.
+
+    For those who own the model: predictors and the server. Moves to another device or dtype are still noticed.
+    """
+    _frozen.update(module for module in model.modules() if hasattr(module, "rel_embeddings"))
 
 
 class RelativeTable:
     """The relative table of an encoder on its way into the layers of one forward pass.
 
     With gradients, the table is cut to the rows that this batch can reach, normalised once and projected once per
-    layer. Without, each layer's projections are kept until a weight, the dtype or the device changes.
+    layer. Without gradients, each layer's projections are cached. Before they are used again, the weights behind them
+    are compared by a hash of their content: writes through ``.data``, merged adapters and fused optimisers change
+    weights without leaving another trace. The hash reads weights that the layer is about to read anyway.
     """
 
-    def __init__(self, encoder: Any, relative: RelativePositions, terms: list[str], norm: bool, layout: Layout):
+    def __init__(self, encoder: Any, relative: RelativePositions, terms: Sequence[str], norm: bool, layout: Layout):
         self.terms = terms
-        tracing = torch.compiler.is_compiling()  # lengths are symbols there: no cutting, nothing kept
-        keep = not torch.is_grad_enabled() and not encoder.training and not tracing
-        self.relative = relative if keep or tracing else relative.cut(layout.max_distance)
+        tracing = fixed_shapes()
+        use_cache = not torch.is_grad_enabled() and not encoder.training and not tracing
+        # Lengths are symbols in a trace: nothing to cut by.
+        self.relative = relative if use_cache or tracing else relative.cut(layout.max_distance)
         self._encoder, self._norm = encoder, norm
-        self._rows = None if keep else self._normalised()
+        self.rows = None if use_cache else self._normalised()
+        """The rows that the layers project; None: take the cached projections. A layer under gradient checkpointing
+        takes them as an argument of its own, where its gradient can leave."""
+        self._table_state = self._state(self._table_modules()) if use_cache else None
+        self._projected: dict[Any, Projected] = {}  # in this pass: the mask decoder runs one layer several times
+
+    def project(self, att: Any, rows: Tensor | None = None) -> Projected:
+        """Kr and Qr for one attention module, from ``rows`` (default: its own)."""
+        rows = self.rows if rows is None else rows
+        if rows is not None:
+            return project_positions(att, att.pos_dropout(rows), self.terms)
+        if att not in self._projected:
+            self._projected[att] = self._cached(att)
+        return self._projected[att]
+
+    def _cached(self, att: Any) -> Projected:
+        used = [layer for layer in position_projections(att) if layer is not None]
+        state = self._state(used) if self._table_state is not None and all(map(_is_plain, used)) else None
+        if state is None:
+            return project_positions(att, self._normalised(), self.terms)
+        key = (self._table_state, state)
+        cached = _cache.get(att)
+        if cached is None or cached[0] != key:
+            cached = _cache[att] = key, project_positions(att, self._normalised(), self.terms)
+        return cached[1]
 
     def _normalised(self) -> Tensor:
         first, count = self.relative.first, self.relative.count
@@ -86,27 +128,20 @@ class RelativeTable:
             rows = rows[first : first + count]
         return self._encoder.LayerNorm(rows) if self._norm else rows
 
-    def project(self, att: Any) -> tuple[Tensor | None, Tensor | None]:
-        if self._rows is not None:
-            return project_positions(att, att.pos_dropout(self._rows), self.terms)
-        key = self._state(att)
-        known = _kept.get(att)
-        if known is None or known[0] != key:
-            known = (key, project_positions(att, self._normalised(), self.terms))
-            if _plain(att):
-                _kept[att] = known
-        return known[1]
+    def _table_modules(self) -> list[nn.Module]:
+        return [self._encoder.rel_embeddings, *([self._encoder.LayerNorm] if self._norm else [])]
 
-    def _state(self, att: Any) -> tuple:
-        """Changes whenever a weight behind Kr or Qr does: work in place raises its version, a move its address."""
-        weights = [self._encoder.rel_embeddings.weight, *att.parameters()]
-        if self._norm:
-            weights += self._encoder.LayerNorm.parameters()
+    def _state(self, modules: list[nn.Module]) -> Hashable | None:
+        """Changes whenever a weight of these modules does; None: cannot be told, so do not cache."""
+        weights = [weight for module in modules for weight in module.parameters()]
         device = weights[0].device.type
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
-        return autocast, *((w.data_ptr(), 0 if w.is_inference() else w._version, w.dtype) for w in weights)
+        if self._encoder in _frozen:
+            return autocast, *((w.data_ptr(), w.dtype) for w in weights)
+        hashes = tuple(map(content_hash, weights))
+        return None if None in hashes else (autocast, hashes, weights[0].dtype)
 
 
-def _plain(att: Any) -> bool:
-    """Nothing but linear layers: an adapter beside one is switched on and off without changing a weight."""
-    return all(type(module) is nn.Linear for module in att.children() if any(True for _ in module.parameters()))
+def _is_plain(layer: nn.Module) -> bool:
+    """A linear layer and nothing more: an adapter or a hook may change its output without changing a weight."""
+    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks

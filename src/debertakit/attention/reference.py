@@ -18,13 +18,14 @@ this mechanism under another name.
 Scores are computed in fp32 whatever comes in: their products overflow fp16 in the multilingual models.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
-from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.layout import Layout, lengths_between
+from debertakit.attention.positions import Lookup, RelativePositions
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def score_parts(
     pos_k: Tensor | None,  # Kr [rows, heads, d]; None: no c2p
     pos_q: Tensor | None,  # Qr [rows, heads, d]; None: no p2c
     layout: Layout,
-    relative: RelativePositions | None,
+    relative: RelativePositions | Lookup | None,
     scale: float,
     p2p: bool = False,
 ) -> ScoreParts:
@@ -84,12 +85,10 @@ def score_parts(
 def seen(layout: Layout) -> Tensor:
     """bool [n, 1, max_q, max_k]: which keys each query sees. Rows that are padding see nothing."""
     keys = torch.arange(layout.max_k, device=layout.k_offsets.device)
-    mask = (keys < layout.k_offsets.diff()[:, None])[:, None, :]
-    if layout.k_valid is not None:
-        mask = mask & layout.pad_keys(layout.k_valid)[:, None, :]
+    mask = (keys < lengths_between(layout.k_offsets)[:, None])[:, None, :]
     if layout.visible is not None:
         mask = mask & (keys < layout.pad_queries(layout.visible)[:, :, None])
-    real = torch.arange(layout.max_q, device=mask.device) < layout.q_offsets.diff()[:, None]
+    real = torch.arange(layout.max_q, device=mask.device) < lengths_between(layout.q_offsets)[:, None]
     return (mask & real[:, :, None])[:, None]
 
 
@@ -105,16 +104,22 @@ def attend(
     pos_k: Tensor | None,
     pos_q: Tensor | None,
     layout: Layout,
-    relative: RelativePositions | None,
+    relative: RelativePositions | Lookup | None,
     scale: float,
     p2p: bool = False,
     dropout: float = 0.0,
     seed: Tensor | None = None,
+    observe: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the mixed values [total queries, heads, d] and the probabilities [n, heads, max_q, max_k]."""
+    """Returns the mixed values [total queries, heads, d] and the probabilities [n, heads, max_q, max_k].
+
+    ``observe`` may put a function between the probabilities and their use.
+    """
     with torch.autocast(q.device.type, enabled=False):
         scores = score_parts(q, k, pos_k, pos_q, layout, relative, scale, p2p).total()
         probs = probabilities(scores, seen(layout))
+        if observe is not None:
+            probs = observe(probs)
         mixed = probs
         if dropout > 0.0:
             if seed is None:

@@ -230,7 +230,7 @@ def attention_forward(contestant: str, batch_size: int, length: int) -> Callable
 
     def ours(x: Tensor) -> Tensor:
         table = relative_table(model.encoder, model.config, layout)
-        return attention_context(layer, project(layer, x.flatten(0, 1)), model.config, layout, table)[0]
+        return attention_context(layer, project(layer, x.flatten(0, 1)), model.config, layout, table)
 
     return ours
 

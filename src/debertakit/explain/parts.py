@@ -27,7 +27,7 @@ from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
 from debertakit.config import MODEL_TYPES
 from debertakit.finetuning.models import longest_input
-from debertakit.model import DebertaModel, pack_input, relative_table
+from debertakit.model import DebertaModel, Recorder, pack_input, relative_table
 
 
 @dataclass(frozen=True)
@@ -123,18 +123,20 @@ def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str,
     config = backbone.config
     segments = encoded.get("token_type_ids") if config.type_vocab_size > 0 else None
     packed = pack_input(config, encoded["input_ids"], None, segments)
-    run = backbone.encode(packed, keep_hidden=True, keep_attentions=True)
+    recorder = Recorder(packed, hidden_states=True, attentions=True)
+    backbone.encode(packed, recorder=recorder)
+    hidden_states, attentions = recorder.hidden_states or [], recorder.attentions or []
     table = relative_table(backbone.encoder, config, packed.layout)
     if table is None:
-        return torch.cat(run.attentions), {}
+        return torch.cat(attentions), {}
     layers = []
-    for hidden, layer in zip(run.hidden_states, backbone.encoder.layer, strict=False):  # the last one feeds no layer
+    for hidden, layer in zip(hidden_states, backbone.encoder.layer, strict=False):  # the last one feeds no layer
         att = layer.attention.self
-        q, k, _ = project(att, hidden)
+        q, k, _ = project(att, packed.pack(hidden))
         p2p = "p2p" in config.pos_att_type
         parts = score_parts(q, k, *table.project(att), packed.layout, table.relative, config.attention_scale, p2p)
         layers.append(parts.named())
-    return torch.cat(run.attentions), {name: torch.cat([parts[name] for parts in layers]) for name in layers[0]}
+    return torch.cat(attentions), {name: torch.cat([parts[name] for parts in layers]) for name in layers[0]}
 
 
 def readable(tokenizer: Any, piece: int) -> str:

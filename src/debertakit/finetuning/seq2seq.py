@@ -25,7 +25,7 @@ from debertakit.finetuning.pairs import FIELDS, Pair, read_pairs
 from debertakit.finetuning.text_scores import check, text_scores
 from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
-from debertakit.heads import IGNORED
+from debertakit.model import IGNORED
 from debertakit.precision import best_device
 from debertakit.pretraining.log import Log
 from debertakit.pretraining.optim import Optimizer, clip_gradients, learning_rate, make_optimizer

@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache
 
 from debertakit.attention.layout import Layout
 from debertakit.config import DebertaConfig
-from debertakit.model import PackedInput, Remember, pack_input
+from debertakit.model import PackedInput, Recorder, Remember, pack_input
 
 
 @dataclass
@@ -55,18 +55,14 @@ class Chunk:
             rows = (real.cumsum(0) - 1).clamp(min=0).view(shape)
         return rows[:, -columns:] if columns else rows
 
-    def pad_attention(self, probs: Tensor) -> Tensor:
-        """[n, heads, max_q, max_k] -> [batch, heads, new, past + new], zeros where padding looks or is looked at."""
-        if self.kept_keys is None or self.packed.kept is None:
-            return probs
-        batch, new = self.packed.shape
-        keys = self.past + new
-        padded = probs.new_zeros(batch, probs.shape[1], new, keys)
-        asked = torch.tensor_split(self.packed.kept % new, self.packed.layout.q_offsets[1:-1].long().cpu())
-        seen = torch.tensor_split(self.kept_keys % keys, self.packed.layout.k_offsets[1:-1].long().cpu())
-        for b, (rows, columns) in enumerate(zip(asked, seen, strict=True)):
-            padded[b, :, rows[:, None], columns] = probs[b, :, : len(rows), : len(columns)]
-        return padded
+    def recorder(self, hidden_states: bool, attentions: bool) -> Recorder:
+        """Attention is recorded as [batch, heads, new, past + new]."""
+        recorder = Recorder(self.packed, hidden_states, attentions)
+        recorder.key_length = self.past + self.packed.shape[1]
+        if self.kept_keys is not None:
+            offsets = self.packed.layout.k_offsets[1:-1].long().cpu()
+            recorder.keys = torch.tensor_split(self.kept_keys % recorder.key_length, offsets)
+        return recorder
 
 
 def pack_chunk(

@@ -28,8 +28,8 @@ from transformers.utils import can_return_tuple
 from debertakit.config import DebertaConfig
 from debertakit.decoding import decode_masks
 from debertakit.generation.cache import Chunk, pack_chunk
-from debertakit.heads import IGNORED, DebertaForMaskedLM
-from debertakit.model import Encoded
+from debertakit.heads import DebertaForMaskedLM
+from debertakit.model import IGNORED, Recorder
 
 
 class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
@@ -92,13 +92,11 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
             if self.training:
                 wanted = (targets != IGNORED).nonzero().squeeze(-1)
                 cells, targets = cells.flatten()[wanted], targets[wanted]
-        hidden, encoded = self._read(
-            chunk,
-            past_key_values,
-            cells.flatten(),
-            keep_hidden=config.output_hidden_states if output_hidden_states is None else output_hidden_states,
-            keep_attentions=config.output_attentions if output_attentions is None else output_attentions,
+        recorder = chunk.recorder(
+            bool(config.output_hidden_states if output_hidden_states is None else output_hidden_states),
+            bool(config.output_attentions if output_attentions is None else output_attentions),
         )
+        hidden = self._read(chunk, past_key_values, cells.flatten(), recorder)
         logits = self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight)
         loss = None
         if targets is not None:
@@ -107,21 +105,19 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
             loss=loss,
             logits=logits.view(*cells.shape, -1),
             past_key_values=past_key_values,
-            hidden_states=tuple(map(chunk.packed.pad, encoded.hidden_states)) or None,
-            attentions=tuple(map(chunk.pad_attention, encoded.attentions)) or None,
+            **recorder.outputs(),
         )
 
-    def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, **kwargs: Any) -> tuple[Tensor, Encoded]:
+    def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, recorder: Recorder) -> Tensor:
         """Hidden states of these packed rows (ascending), ready for the head."""
         config = self.config
         remember = chunk.remember(cache, config.num_hidden_layers)
         if not config.causal_emd:
-            encoded = self.deberta.encode(chunk.packed, remember=remember, **kwargs)
-            return encoded.last[rows], encoded
-        if kwargs["keep_attentions"]:
+            return self.deberta.encode(chunk.packed, remember=remember, recorder=recorder).last[rows]
+        if recorder.attentions is not None:
             raise ValueError("attentions are not kept with causal_emd: its last layer runs emd_steps times")
         encoded = self.deberta.encode(
-            chunk.packed, depth=config.num_hidden_layers - 1, remember=remember, keep_hidden=kwargs["keep_hidden"]
+            chunk.packed, depth=config.num_hidden_layers - 1, remember=remember, recorder=recorder
         )
         last = None if remember is None else remember[-1]
-        return decode_masks(self.deberta, encoded.last, rows, chunk.packed, last), encoded
+        return decode_masks(self.deberta, encoded.last, rows, chunk.packed, last)

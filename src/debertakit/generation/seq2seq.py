@@ -42,8 +42,9 @@ from debertakit.attention.layout import Layout
 from debertakit.attention.projections import RelativeTable, project_memory, project_queries
 from debertakit.config import DebertaConfig
 from debertakit.generation.cache import pack_chunk
-from debertakit.heads import IGNORED, DebertaForMaskedLM, LMHead, LMPredictions
+from debertakit.heads import DebertaForMaskedLM, LMHead, LMPredictions
 from debertakit.model import (
+    IGNORED,
     DebertaAttention,
     DebertaIntermediate,
     DebertaModel,
@@ -107,7 +108,7 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
     @property
     def crossing(self) -> DebertaConfig:
         """The config of cross-attention: content alone."""
-        return DebertaConfig(**{**self.encoder.to_dict(), "pos_att_type": []})
+        return DebertaConfig.from_dict({**self.encoder.to_dict(), "pos_att_type": []})
 
 
 def model_type(name: str | Path) -> str | None:
@@ -143,6 +144,7 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
         hidden: Tensor,  # x [T, hidden]
         information: Tensor | None,  # P [T, hidden], in the first layer
         source: tuple[Tensor, Tensor],  # keys and values of the source [rows, heads, d]
+        table_rows: Tensor | None,  # RelativeTable.rows
         *,
         layout: Layout,
         crossing: Layout,
@@ -156,10 +158,10 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
         memory = project_memory(att, hidden)
         if remember is not None:
             memory = remember(*memory)
-        context, _ = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
+        context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table, table_rows)
         attended = self.attention.output(context, queries)
         att = self.cross_attention.self
-        context, _ = attention_context(att, (project_queries(att, attended), *source), crossing_config, crossing, None)
+        context = attention_context(att, (project_queries(att, attended), *source), crossing_config, crossing, None)
         attended = self.cross_attention.output(context, attended)
         return self.output(self.intermediate(attended), attended)
 
@@ -323,6 +325,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
                 hidden,
                 information if index == 0 else None,
                 source.memory(layer.cross_attention.self, index),
+                None if table is None else table.rows,
                 layout=packed.layout,
                 crossing=crossing,
                 table=table,

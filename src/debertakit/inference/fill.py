@@ -53,7 +53,7 @@ class MaskFiller(Predictor):
         masked = ids == self.tokenizer.mask_token_id
         if isinstance(self.model, DebertaPreTrainedModel):
             places = masked[mask.bool()].nonzero().squeeze(-1)  # rows of the packed batch
-            logits, _ = self.model.predict(pack_input(self.model.config, ids, mask), rows=places)
+            logits = self.model.predict(pack_input(self.model.config, ids, mask), rows=places)
         else:
             logits = self.model(**batch).logits[masked]
         usable = min(len(self.tokenizer), logits.shape[-1])  # the released tables are longer than their vocabularies

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
+from debertakit.attention.projections import freeze_positions
 from debertakit.checkpoints import load_whole
 from debertakit.finetuning.examples import Choice, Kind, Question, Tagged
 from debertakit.finetuning.features import Encoder, Row
@@ -331,6 +332,7 @@ def load(
             raise ValueError(f"{model}: its graph gives {gives}, no last_hidden_state; embed needs a bare encoder's")
     else:
         network = _network(model, chosen, cls.kind, config).to(best_device())
+        freeze_positions(network)  # nobody else holds it
     return cls(network, load_tokenizer_of(model), **options)
 
 

@@ -78,8 +78,8 @@ class DebertaBackbone:
         if plain is None:
             below, read = encoder.encode(packed, depth=self.config.num_hidden_layers - 1).last, None
         else:
-            encoded = encoder.encode(packed, keep_hidden=True)
-            below, read = encoded.hidden_states[-2], encoded.last[plain]
+            encoded = encoder.encode(packed)
+            below, read = encoded.below, encoded.last[plain]
         return decode_masks(encoder, below, decoded, packed), read
 
     def word_table(self) -> Tensor:
@@ -235,7 +235,7 @@ def make_backbone(model: PreTrainedModel) -> Backbone:
 def detection_logits(model: Any, view: View) -> Tensor:
     """[T]: was this token replaced? By our DebertaForReplacedTokenDetection or transformers' ElectraForPreTraining."""
     if isinstance(model, DebertaPreTrainedModel):
-        return model.predict(view.packed())[0]
+        return model.predict(view.packed())
     _, hidden = StockBackbone(model).hidden_rows(view, None, torch.arange(len(view.ids), device=view.ids.device))
     return model.discriminator_predictions(hidden)
 
