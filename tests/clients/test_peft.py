@@ -7,7 +7,7 @@ import torch
 
 from debertakit import accelerate
 from tests.clients.material import client
-from tests.stock import HEADS, VARIANTS, assert_same, inputs, labels, main_outputs, own, pair, stock_twin
+from tests.stock import HEADS, VARIANTS, assert_same, inputs, labels, own, pair, stock_twin
 
 peft = client("peft")
 

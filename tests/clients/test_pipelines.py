@@ -34,7 +34,10 @@ def run(task, pipe, **options):
     if task == "zero-shot-classification":
         return pipe(TEXTS[:2], candidate_labels=["good", "bad film"], **options)
     if task == "feature-extraction":  # in a batch it also returns the rows at padding
-        return [rows[0][: len(tokenizer()(text).input_ids)] for rows, text in zip(pipe(TEXTS, **options), TEXTS, strict=True)]
+        return [
+            rows[0][: len(tokenizer()(text).input_ids)]
+            for rows, text in zip(pipe(TEXTS, **options), TEXTS, strict=True)
+        ]
     if task == "text-classification":
         options["top_k"] = None
     return pipe(TEXTS, **options)

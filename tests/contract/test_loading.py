@@ -271,7 +271,9 @@ def test_weights_can_live_on_disk(tmp_path):
     pytest.importorskip("accelerate", reason="pip install 'debertakit[finetune]'")
     model = own("ForSequenceClassification")
     model.save_pretrained(tmp_path / "model", max_shard_size="20KB")
-    places = {name: "cpu" for name, part in model.named_modules() if next(part.parameters(recurse=False), None) is not None}
+    places = {
+        name: "cpu" for name, part in model.named_modules() if next(part.parameters(recurse=False), None) is not None
+    }
     places = {name: "disk" if ".layer.1." in name else place for name, place in places.items()}
     offloaded = type(model).from_pretrained(tmp_path / "model", device_map=places, offload_folder=tmp_path / "disk")
     with torch.no_grad():

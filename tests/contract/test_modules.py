@@ -1,6 +1,7 @@
 """A model is also an nn.Module: dtypes and moves, weights that change, hooks on its parts."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -68,7 +69,8 @@ def through_data_replaced(weight):
 
 
 def through_data_one_row(weight):
-    weight.data[weight.shape[0] // 2 + 1] += 3.0
+    row = weight.shape[0] // 2 + 1
+    weight.data[row] = torch.randn(weight.data[row].shape)
 
 
 def through_data_one_element(weight):
@@ -149,17 +151,15 @@ def test_an_evaluation_sees_loaded_averaged_and_optimised_weights(variant):
     seen.append(check())
     torch._foreach_mul_([p.data for p in model.parameters()], 0.9)  # an exponential moving average
     seen.append(check())
-    nn.utils.vector_to_parameters(0.9 * nn.utils.parameters_to_vector(other.parameters()).detach(), model.parameters())
+    nn.utils.vector_to_parameters(0.7 * nn.utils.parameters_to_vector(other.parameters()).detach(), model.parameters())
     seen.append(check())
     for fused in (False, True):
         optimiser = torch.optim.AdamW(model.parameters(), lr=0.05, fused=fused)
         model(**inputs("Model")).last_hidden_state.square().mean().backward()
         optimiser.step()
         seen.append(check())
-    for before, after in zip(seen, seen[1:], strict=False):
-        if not torch.equal(before, after):
-            continue
-        pytest.fail("two different sets of weights gave the same output")
+    for before, after in pairwise(seen):
+        assert not torch.allclose(before, after, atol=1e-4)
 
 
 def test_a_pruned_projection_is_pruned_in_the_positions_too():
