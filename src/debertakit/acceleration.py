@@ -63,7 +63,7 @@ class AcceleratedForward:
     """The ``forward`` of one stock encoder.
 
     Stock's own ``forward`` still runs where ours cannot stand in for it: with arguments that transformers itself never
-    passes, with hooks on the layers, which would see packed tensors, and while torch traces a graph.
+    passes, with hooks inside the layers, which would see packed tensors, and while torch traces a graph.
     """
 
     def __init__(self, encoder: Any, config: DebertaConfig):
@@ -107,7 +107,7 @@ class AcceleratedForward:
         return BaseModelOutput(last_hidden_state=last, **outputs)
 
     def _hooked(self) -> bool:
-        modules = (m for layer in self.encoder.layer for m in (layer, layer.attention, layer.attention.self))
+        modules = self.encoder.layer.modules()
         return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "AcceleratedForward":

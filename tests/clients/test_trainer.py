@@ -8,6 +8,11 @@ from transformers import Trainer, TrainingArguments
 from tests.clients.material import NO_DROPOUT, client
 from tests.stock import HEADS, VARIANTS, assert_same, inputs, labels, pair
 
+# Our question answering leaves padding out of its loss, stock does not (docs/clients.md).
+SAME_LOSS = [
+    (variant, kind) for variant in VARIANTS for kind in HEADS if (variant, kind) != ("own", "ForQuestionAnswering")
+]
+
 client("accelerate")
 datasets = client("datasets")
 
@@ -57,15 +62,13 @@ def test_predictions_on_padded_data_equal_stock(variant, kind, tmp_path):
         np.testing.assert_array_equal(ours, theirs)
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "kind"), SAME_LOSS)
 def test_evaluation_loss_on_padded_data_equals_stock(variant, kind, tmp_path):
     found, expected = (trainer(each, kind, tmp_path).evaluate() for each in pair(variant, kind))
     assert found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=2e-5)
 
 
-@pytest.mark.parametrize("kind", HEADS)
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "kind"), SAME_LOSS)
 def test_two_steps_end_with_the_weights_of_stock(variant, kind, tmp_path):
     model, stock = pair(variant, kind, **NO_DROPOUT)
     start = {name: weight.detach().clone() for name, weight in stock.named_parameters()}

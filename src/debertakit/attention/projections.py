@@ -135,6 +135,8 @@ class RelativeTable:
         """Changes whenever a weight of these modules does; None: cannot be told, so do not cache."""
         weights = [weight for module in modules for weight in module.parameters()]
         device = weights[0].device.type
+        if device == "meta":  # offloaded: the weights come when the layer is called
+            return None
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         if self._encoder in _frozen:
             return autocast, *((w.data_ptr(), w.dtype) for w in weights)
