@@ -1,10 +1,13 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each makes the environment it needs.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-finetune clean
+.PHONY: install demo test lint bench-finetune clean
+
+# Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
