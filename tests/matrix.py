@@ -146,7 +146,8 @@ def install(row: Row, folder: Path) -> Path:
 
 def floors() -> list[tuple[str, str]]:
     """The lower bounds in pyproject.toml: [("torch", "2.9"), ...]"""
-    return re.findall(r'"([a-z-]+)(?:\[\w+\])?>=([\d.]+)', (ROOT / "pyproject.toml").read_text())
+    _, _, requirements = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")
+    return re.findall(r'"([a-z-]+)(?:\[\w+\])?>=([\d.]+)', requirements)
 
 
 def interpreter(version: str) -> Path:
