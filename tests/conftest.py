@@ -1,9 +1,9 @@
-"""Shared by all tests: one thread, no network, small models, the same examples every time."""
+"""Shared by all tests: one thread (unless OMP_NUM_THREADS says more), no network, small models, fixed examples."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the commands that tests start: both cores have a test each
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: a second thread would only wait
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
@@ -14,7 +14,7 @@ from transformers.utils import logging
 from debertakit.config import DebertaConfig, preset
 from tests.chromium import BINARY, Chromium
 
-torch.set_num_threads(1)  # the models are tiny: a second thread only waits
+torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 settings.register_profile("same", derandomize=True, deadline=None)
 settings.load_profile("same")
 logging.set_verbosity_error()

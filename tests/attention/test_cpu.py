@@ -474,3 +474,13 @@ def test_without_the_library_one_line_says_so(monkeypatch, tmp_path):
         assert not cpu.supports(torch.randn(4, 2, 8))
     finally:
         cpu._library.cache_clear()
+
+
+def test_the_kernel_can_be_turned_off(monkeypatch):
+    monkeypatch.setenv("DEBERTAKIT_KERNEL", "0")
+    cpu._library.cache_clear()
+    try:
+        assert not cpu.available()
+        assert "DEBERTAKIT_KERNEL=0" in cpu.reason()
+    finally:
+        cpu._library.cache_clear()

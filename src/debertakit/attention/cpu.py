@@ -9,6 +9,7 @@ sequence's attention.
 """
 
 import ctypes
+import os
 import struct
 from collections.abc import Sequence
 from functools import lru_cache
@@ -318,6 +319,8 @@ attention_forward.register_autograd(_differentiate, setup_context=_save)
 @lru_cache(maxsize=1)
 def _library() -> tuple[ctypes.CDLL | None, str, int]:
     """The kernel, or why there is none, and the address of torch's own thread team."""
+    if os.environ.get("DEBERTAKIT_KERNEL") == "0":
+        return None, "fused attention kernel turned off (DEBERTAKIT_KERNEL=0); using the reference", 0
     path = Path(__file__).with_name("_kernel.so")
     if not path.exists():
         return None, "fused attention kernel not built (no C++ compiler at install time); using the reference", 0

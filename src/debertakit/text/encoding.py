@@ -1,17 +1,26 @@
 """Texts to tokens with word and entity marks, on all cores.
 
-Plain text goes through the tokenizer's own threads, without offsets: the vocabulary says where words begin. Words of
-Chinese and entities are looked for in Python and need offsets: that runs in worker processes, each with a tokenizer of
-its own.
+Plain text goes through the tokenizer's own threads, without offsets: the vocabulary says where words begin. Chinese
+words and entities are found in Python and need offsets, so that work runs in worker processes, each with its own
+tokenizer.
+
+The workers are fresh interpreters that exchange pickles with this one through pipes. Forking instead could deadlock:
+by then numpy, torch and tokenizers have started threads. The spawn method of `multiprocessing` would import the
+caller's script again in every worker, and a script without a `__main__` guard would start over.
 """
 
-import multiprocessing
 import os
+import pickle
+import signal
+import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import chain
+from queue import SimpleQueue
+from subprocess import PIPE
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -30,7 +39,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Texts -> tokens with word starts. Made once a process: in this one, or in each worker."""
+    """Texts -> tokens with word starts. Each process makes one: this process, or each worker."""
 
     def __init__(self, tokenizer_json: str, specials: list[int], dtype: Any, language: str, entities: Any):
         from tokenizers import Tokenizer
@@ -68,32 +77,74 @@ class Encoder:
         return Encoded(np.concatenate(ids), np.concatenate(words), np.concatenate(inside) if inside else None, lengths)
 
 
-_worker_encoder: Encoder  # one in each worker process
+class Workers:
+    """Called like an `Encoder`, from up to `count` threads at a time; one of `count` processes answers."""
+
+    def __init__(self, count: int, encoder_args: tuple):
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # a worker imports what this process imports
+            "PYTHONSAFEPATH": "1",  # and not a tokenizers.py in the current folder
+            "TOKENIZERS_PARALLELISM": "false",  # the processes are the parallelism
+        }
+        command = [sys.executable, "-c", "from debertakit.text.encoding import serve; serve()"]
+        arguments = pickle.dumps(encoder_args)
+        self.processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment) for _ in range(count)]
+        self.idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
+        for process in self.processes:
+            process.stdin.write(arguments)  # type: ignore[union-attr]
+            self.idle.put(process)
+
+    def __call__(self, texts: list[str]) -> Encoded:
+        process = self.idle.get()
+        try:
+            pickle.dump(texts, process.stdin)  # type: ignore[arg-type]
+            process.stdin.flush()  # type: ignore[union-attr]
+            answer = pickle.load(process.stdout)  # type: ignore[arg-type]
+        except (BrokenPipeError, EOFError):
+            raise RuntimeError(f"a tokenisation worker died (exit code {process.wait()})") from None
+        finally:
+            self.idle.put(process)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.kill()  # a worker holds nothing that must be saved
+            process.communicate()  # waits, and closes the pipes
 
 
-def _start_worker(*args: Any) -> None:
-    global _worker_encoder
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"  # the processes are the parallelism
-    _worker_encoder = Encoder(*args)
-
-
-def _encode_in_worker(texts: list[str]) -> Encoded:
-    return _worker_encoder(texts)
+def serve() -> None:
+    """The main loop of a worker: encoder arguments, then lists of texts, from stdin; results to stdout."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent reports it and closes the workers
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # whatever a library prints must not end up between two pickles
+    encoder: Encoder | None = None
+    with suppress(EOFError, BrokenPipeError):  # the parent is gone
+        while True:
+            request = pickle.load(requests)
+            try:
+                if encoder is None:
+                    encoder = Encoder(*request)
+                    continue
+                answer: Encoded | Exception = encoder(request)
+            except Exception as error:
+                answer = error
+            pickle.dump(answer, answers)
+            answers.flush()
 
 
 def encode_all(
     batches: Iterable[T], texts: Callable[[T], list[str]], workers: int | None, encoder_args: tuple
 ) -> Iterator[tuple[T, Encoded]]:
-    """Each batch with its tokens, in order, a few batches ahead of the one being yielded."""
+    """Yield each batch with its tokens, in order, while the next batches are being encoded."""
     *_, language, entities = encoder_args
     cores = workers or os.cpu_count() or 1
     slow = language == "zh" or entities is not None
-    pool: Executor
-    encode: Callable[[list[str]], Encoded]
+    encode: Encoder | Workers
     if slow and cores > 1 and not callable(entities):
-        # fork shares rjieba's dictionary; the children touch neither torch nor the parent's tokenizer threads
-        context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
-        pool, encode = ProcessPoolExecutor(cores, context, _start_worker, encoder_args), _encode_in_worker
+        pool, encode = ThreadPoolExecutor(cores), Workers(cores, encoder_args)
     else:  # two threads: while one turns its result into arrays, the tokenizer's threads work for the other
         pool, encode = ThreadPoolExecutor(1 if slow else 2), Encoder(*encoder_args)
     waiting: deque = deque()
@@ -108,3 +159,5 @@ def encode_all(
             yield ready, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
+        if isinstance(encode, Workers):
+            encode.close()
