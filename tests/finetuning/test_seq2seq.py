@@ -50,7 +50,7 @@ def fresh(tokenizer, dropout: float = 0.0) -> DebertaForSeq2SeqLM:
 RUNS = ("whole", "cut")
 SETTINGS = Settings(
     epochs=2, step_tokens=128, optimizer=Optimizer(lr=5e-3, warmup_steps=4), beams=2, max_target=12,
-    log_every=4, evaluate_every=6, checkpoint_every=4,
+    log_every=4, evaluate_every=6, checkpoint_every=4, precision="fp32",
 )  # fmt: skip
 
 
