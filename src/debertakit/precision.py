@@ -1,19 +1,64 @@
-"""What to compute on, and in."""
+"""The device and the precision that a job computes in.
+
+Training jobs take a precision: "fp32", "bf16" (autocast; the weights and the optimizer stay in fp32), or "auto", which
+is bf16 where the device computes it natively and fp32 elsewhere. A run prints and records the resolved precision, and
+resumes only in that one. Inference (evaluate, predict, serve, export, generate, and the dev scores of a training run)
+always computes in fp32, so that every command gives the same answer for the same model folder.
+
+The environment variable DEBERTAKIT_BF16=1 or 0 overrides the detection of native bf16, for example to test both cases
+on one machine.
+"""
+
+import os
+from contextlib import AbstractContextManager, nullcontext
+from typing import Literal, get_args
 
 import torch
 
+Precision = Literal["auto", "fp32", "bf16"]
+Resolved = Literal["fp32", "bf16"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+
 
 def best_device() -> torch.device:
-    """A GPU, if there is one."""
+    """The GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def precision(asked: str, device: torch.device) -> torch.dtype | None:
-    """bf16 where the hardware computes in it, else fp32. Emulated bf16 on a CPU is slower than fp32."""
+def has_native_bf16(device: torch.device) -> bool:
+    """Whether the hardware computes bf16. Where it does not, autocast to bf16 works but is slower than fp32."""
+    forced = os.environ.get("DEBERTAKIT_BF16", "")
+    if forced not in ("", "0", "1"):
+        raise ValueError(f"DEBERTAKIT_BF16={forced!r}: must be 0 or 1")
+    if forced:
+        return forced == "1"
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    else:
-        native = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
-    if asked == "bf16" and not native:
-        raise ValueError(f"precision=bf16: this {device.type} does not compute in bf16; use auto or fp32")
-    return torch.bfloat16 if native and asked != "fp32" else None
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
+
+
+def resolve_precision(requested: str, device: torch.device, recorded: str | None = None) -> Resolved:
+    """The precision for a training run on this device. ``recorded``: that of the run to resume, if there is one."""
+    if requested not in PRECISIONS:
+        raise ValueError(f"unknown precision {requested!r}; choose from {', '.join(PRECISIONS)}")
+    # Version 1 recorded "auto" and not what it chose. Such a run may have been in either: it resumes like a new one.
+    if recorded is not None and recorded != "auto":
+        if requested not in ("auto", recorded):
+            raise ValueError(
+                f"the run was started in {recorded} and cannot resume in {requested}; leave precision unset"
+            )
+        requested = recorded
+    if requested == "auto":
+        return "bf16" if has_native_bf16(device) else "fp32"
+    return "bf16" if requested == "bf16" else "fp32"
+
+
+def precision_line(precision: Resolved, device: torch.device) -> str:
+    """What a training run prints at its start."""
+    if precision == "bf16" and not has_native_bf16(device):
+        return f"precision: bf16 (warning: this {device.type} emulates bf16, which is slower than fp32)"
+    return f"precision: {precision}"
+
+
+def autocast(precision: Resolved, device: torch.device) -> AbstractContextManager:
+    return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

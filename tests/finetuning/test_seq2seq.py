@@ -12,7 +12,7 @@ from debertakit.cli import app
 from debertakit.finetuning import seq2seq
 from debertakit.finetuning.models import load_model, load_tokenizer_of
 from debertakit.finetuning.pairs import Pair
-from debertakit.finetuning.seq2seq import Batches, Settings, evaluate, finetune_pairs, train
+from debertakit.finetuning.seq2seq import Batches, Settings, evaluate, finetune_pairs, recorded_precision, train
 from debertakit.generation.command import _inputs, load_writer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.heads import IGNORED, DebertaForMaskedLM
@@ -50,7 +50,7 @@ def fresh(tokenizer, dropout: float = 0.0) -> DebertaForSeq2SeqLM:
 RUNS = ("whole", "cut")
 SETTINGS = Settings(
     epochs=2, step_tokens=128, optimizer=Optimizer(lr=5e-3, warmup_steps=4), beams=2, max_target=12,
-    log_every=4, evaluate_every=6, checkpoint_every=4,
+    log_every=4, evaluate_every=6, checkpoint_every=4, precision="fp32",
 )  # fmt: skip
 
 
@@ -96,6 +96,44 @@ def test_a_run_that_was_cut_off_goes_on_exactly(pairs, tokenizer, tmp_path, monk
         assert torch.equal(value, again.state_dict()[key]), key
     logs = [[json.loads(line) for line in (tmp_path / run / "log.jsonl").read_text().splitlines()] for run in RUNS]
     assert [(line["kind"], line["step"]) for line in logs[0]] == [(line["kind"], line["step"]) for line in logs[1]]
+
+
+def test_training_in_bf16_on_any_machine(pairs, tokenizer, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("DEBERTAKIT_BF16", "1")
+    settings = replace(SETTINGS, precision="auto", epochs=1)
+    half = fresh(tokenizer)
+    train(half, tokenizer, pairs, pairs[:5], settings, tmp_path / "half")
+    assert "precision: bf16\n" in capsys.readouterr().err
+    assert recorded_precision(tmp_path / "half") == "bf16"
+    full = fresh(tokenizer)
+    figures = train(full, tokenizer, pairs, pairs[:5], replace(settings, precision="fp32"), tmp_path / "full")
+    assert all(value.dtype == torch.float32 and value.isfinite().all() for value in half.state_dict().values())
+    assert not torch.equal(half.get_input_embeddings().weight, full.get_input_embeddings().weight)
+    last = json.loads((tmp_path / "half/log.jsonl").read_text().splitlines()[-1])
+    assert last["loss"] == pytest.approx(figures["loss"], rel=0.02)
+
+
+def test_a_run_resumes_in_its_precision_only(pairs, tokenizer, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEBERTAKIT_BF16", "1")
+    settings = replace(SETTINGS, precision="auto", epochs=1)
+    train(fresh(tokenizer), tokenizer, pairs, pairs[:5], settings, tmp_path)
+
+    def again(precision):
+        resumed = replace(settings, precision=precision)
+        train(fresh(tokenizer), tokenizer, pairs, pairs[:5], resumed, tmp_path, resume=True)
+
+    with pytest.raises(ValueError, match="was started in bf16 and cannot resume in fp32"):
+        again("fp32")
+    monkeypatch.setenv("DEBERTAKIT_BF16", "0")
+    again("auto")
+    assert recorded_precision(tmp_path) == "bf16"
+    path = tmp_path / "settings.json"
+    path.write_text(json.dumps({k: v for k, v in json.loads(path.read_text()).items() if k != "precision"}))
+    monkeypatch.setenv("DEBERTAKIT_BF16", "1")
+    again("auto")  # version 1 knew fp32 only
+    assert recorded_precision(tmp_path) == "fp32"
+    with pytest.raises(ValueError, match="unknown precision 'fp8'"):
+        replace(settings, precision="fp8")
 
 
 def test_it_learns_the_language_and_writes_it(pairs, tokenizer, tmp_path):

@@ -9,6 +9,7 @@ from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
 from tests.finetuning import tiny
 
+OWN = ("weights", "sift", "layer_decay", "precision", "callbacks")
 KINDS = ["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
 
 
@@ -44,7 +45,7 @@ def trainer(
     if lora:
         model = add_lora(model, 4)
     rows = Encoder(kind, tiny.tokenizer(), labels, 64).encode(examples).rows
-    own = {name: settings.pop(name) for name in ("weights", "sift", "layer_decay", "callbacks") if name in settings}
+    own = {name: settings.pop(name) for name in OWN if name in settings}
     return FinetuneTrainer(
         model, arguments(folder, **settings), kind, rows, Collator(tiny.tokenizer(), kind), evaluator, **own
     )
@@ -101,7 +102,7 @@ def test_sift_trains_with_accumulation_and_in_bf16(tmp_path):
         sift=Sift(strength=1.0),
         gradient_accumulation_steps=2,
         per_device_train_batch_size=2,
-        bf16=True,
+        precision="bf16",
         max_steps=2,
     )
     assert all(value.isfinite().all() and value.dtype == torch.float32 for value in after.values())

@@ -46,7 +46,7 @@ def shrunk(name: str, *more: str, layers: int = 2) -> Any:
         shape = [f"num_hidden_layers={layers}", "hidden_size=64", "num_attention_heads=2", "intermediate_size=128"]
         shape += ["hidden_dropout_prob=0.1", *(["decoder_layers=1"] if config.family == "deberta-d" else [])]
     data = ["data.max_length=32", "data.step_tokens=128", "data.micro_tokens=128", "evaluate_tokens=1024"]
-    pace = [f"steps={STEPS}", "optimizer.warmup_steps=10"]
+    pace = [f"steps={STEPS}", "optimizer.warmup_steps=10", "precision=fp32"]
     return override(config, [*(f"model.{field}" for field in shape), *data, *pace, *more])
 
 

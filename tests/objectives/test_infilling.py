@@ -25,6 +25,7 @@ def config(*assignments: str):
     shape = ["num_hidden_layers=1", "decoder_layers=1", "hidden_size=32", "num_attention_heads=2"]
     pace = ["steps=8", "log_every=4", "evaluate_every=8", "checkpoint_every=4", "optimizer.warmup_steps=4"]
     sizes = ["data.max_length=32", "data.step_tokens=256", "data.micro_tokens=256", "evaluate_tokens=256"]
+    sizes += ["precision=fp32"]
     return override(tiny_d(), [*(f"model.{field}" for field in shape), *pace, *sizes, *assignments])
 
 

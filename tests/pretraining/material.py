@@ -40,4 +40,5 @@ def config(*assignments: str, name: str = "tiny") -> PretrainConfig:
     shape = ["num_hidden_layers=2", "hidden_size=32", "num_attention_heads=2", "intermediate_size=64"]
     small = [f"model.{field}" for field in shape] + ["data.max_length=32", "data.step_tokens=256"]
     pace = ["steps=12", "log_every=4", "evaluate_every=6", "checkpoint_every=3", "optimizer.warmup_steps=4"]
-    return override(recipe(name), [*small, *pace, "data.micro_tokens=256", "evaluate_tokens=256", *assignments])
+    sizes = ["data.micro_tokens=256", "evaluate_tokens=256"]
+    return override(recipe(name), [*small, *pace, *sizes, "precision=fp32", *assignments])

@@ -20,7 +20,14 @@ from tests.conftest import randomise, small
 from tests.test_checkpoints import microsoft_folder
 
 TABLE = "deberta.embeddings.word_embeddings"
-PACE = ("steps=20", "data.step_tokens=128", "data.micro_tokens=128", "data.max_length=32", "evaluate_tokens=128")
+PACE = (
+    "precision=fp32",
+    "steps=20",
+    "data.step_tokens=128",
+    "data.micro_tokens=128",
+    "data.max_length=32",
+    "evaluate_tokens=128",
+)
 
 
 def halves(state):

@@ -19,7 +19,7 @@ app.add_typer(recipe_list, name="recipes")
 PAIR_TASKS = ("translation", "summarisation")
 PAIRS_ONLY = {"source", "target", "dev_source", "dev_target", "minutes", "max_target", "decoder_layers"}
 ALL_TASKS = {"model", "out", "task", "train", "dev", "text", "label", "epochs", "lr", "weight_decay"}
-ALL_TASKS |= {"max_length", "evaluate_every", "seed", "resume"}
+ALL_TASKS |= {"max_length", "evaluate_every", "precision", "seed", "resume"}
 COLUMNS = {"text", "pair", "label", "separator", "option"}
 SIFT = {"sift_lambda", "sift_step", "sift_init"}
 
@@ -130,7 +130,7 @@ def finetune(
     freeze_encoder: Annotated[bool, typer.Option("--freeze-encoder", help="Train the head only.")] = False,
     early_stopping: Annotated[int | None, typer.Option(help="Stop after so many evaluations in vain.")] = None,
     evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations; an epoch.")] = None,
-    precision: Annotated[str, typer.Option(help="auto, bf16 or fp32.")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto: bf16 where the hardware has it.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the head, the order and the dropout.")] = 0,
     seeds: Annotated[int, typer.Option(help="Runs, with seeds from --seed on; mean, sd, min, max.")] = 1,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
@@ -154,6 +154,7 @@ def finetune(
             decoder_layers=decoder_layers,
             **{"epochs": epochs, "minutes": minutes, "lr": lr, "weight_decay": weight_decay, "seed": seed},
             **{"max_source": max_length, "max_target": max_target, "evaluate_every": evaluate_every},
+            precision=precision,
         )
     from debertakit.finetuning.command import run_finetune
 

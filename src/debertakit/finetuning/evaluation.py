@@ -27,7 +27,7 @@ from debertakit.finetuning.models import (
 )
 from debertakit.finetuning.predict import Prediction, decide, row_logits
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
-from debertakit.precision import best_device, precision
+from debertakit.precision import best_device
 
 CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
@@ -50,12 +50,11 @@ class Evaluation:
 
 @dataclass
 class Evaluator:
-    """A model and all that it takes to run it on examples of a task."""
+    """A model and all that it takes to run it on examples of a task. It computes in fp32, as predictors do."""
 
     model: Any
     task: Task
     encoder: Encoder
-    dtype: Any = None
     threshold: float = 0.0
     """Of "no answer" (predict.decide)."""
 
@@ -63,7 +62,7 @@ class Evaluator:
         """``rows``: the examples, encoded before."""
         kind = self.task.kind
         rows = self.encoder.encode(examples).rows if rows is None else rows
-        logits, loss = row_logits(self.model, rows, kind, Collator(self.encoder.tokenizer, kind), self.dtype)
+        logits, loss = row_logits(self.model, rows, kind, Collator(self.encoder.tokenizer, kind))
         predictions = decide(kind, examples, rows, logits, self.encoder.labels, self.threshold)
         evaluation = Evaluation(examples, predictions, {}, loss)
         if any(gold(example) is None for example in examples):
@@ -78,11 +77,8 @@ def load_evaluator(model: str | Path, task: Task) -> Evaluator:
     record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
     threshold = metrics.get("no_answer_threshold", 0.0)
     encoder = Encoder(task.kind, tokenizer, labels, record.get("max_length") or longest_input(network, tokenizer)[0])
-    device = best_device()
-    network.to(device)
-    return Evaluator(
-        network, task, encoder, precision("auto", device), float("inf") if threshold is None else threshold
-    )
+    network.to(best_device())
+    return Evaluator(network, task, encoder, float("inf") if threshold is None else threshold)
 
 
 def kind_of_model(model: str | Path, config: Any) -> Kind:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from debertakit.finetuning.recipes import Hyperparameters
+from debertakit.precision import PRECISIONS
 
 LORA_RATE = 10
 """LoRA's matrices begin at nothing and want a higher learning rate: this many times the recipe's."""
@@ -40,7 +41,8 @@ class Options:
     evaluate_every: int | None = None
     """Steps between evaluations (and checkpoints); None: once an epoch."""
     precision: str = "auto"
-    """bf16, fp32, or auto: bf16 where the hardware computes in it."""
+    """auto: bf16 where the device computes it natively, else fp32. run.json holds the resolved one. Dev scores are
+    always computed in fp32."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "lr", "batch_size", "gradient_accumulation", "max_length", "lora", "early_stopping"):
@@ -53,8 +55,8 @@ class Options:
                 raise ValueError(f"{name} is {value}; it cannot be negative")
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is {self.layer_decay}; it lies between 0 and 1")
-        if self.precision not in ("auto", "bf16", "fp32"):
-            raise ValueError(f"unknown precision {self.precision!r}; choose from auto, bf16, fp32")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"unknown precision {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.lora is not None and self.freeze_encoder:
             raise ValueError("lora already leaves the encoder's own weights alone; take it or freeze_encoder")
         if self.batch_size is not None and self.batch_size % self.gradient_accumulation:

@@ -48,11 +48,9 @@ class Prediction:
 
 
 @torch.inference_mode()
-def row_logits(
-    model: Any, rows: Sequence[Row], kind: Kind, collate: Collator, dtype: torch.dtype | None = None
-) -> tuple[list[np.ndarray], float]:
+def row_logits(model: Any, rows: Sequence[Row], kind: Kind, collate: Collator) -> tuple[list[np.ndarray], float]:
     """Logits of every row - [labels], [] (regression), [length, tags], [2, length] or [options] - and their mean loss,
-    which is not a number where a label is missing. ``dtype``: what autocast computes in."""
+    which is not a number where a label is missing."""
     device = next(model.parameters()).device
     budget = BUDGET[device.type == "cuda"]
     total, count = 0.0, 0
@@ -60,8 +58,7 @@ def row_logits(
     model.eval()
     found: list[np.ndarray] = [np.empty(0)] * len(rows)
     for indices, batch in batches_of(rows, collate, budget, device):
-        with torch.autocast(device.type, dtype, enabled=dtype is not None):
-            logits = task_logits(model, batch, kind)
+        logits = task_logits(model, batch, kind)
         labels = batch.get("labels")
         total += float("nan") if labels is None else float(task_loss(kind, logits, labels))
         count += 0 if labels is None else cells(labels)

@@ -9,6 +9,7 @@ minutes: a run that was cut off goes on from its last checkpoint.
 
 import json
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -26,7 +27,7 @@ from debertakit.finetuning.text_scores import check, text_scores
 from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.model import IGNORED
-from debertakit.precision import best_device
+from debertakit.precision import PRECISIONS, autocast, best_device, precision_line, resolve_precision
 from debertakit.pretraining.log import Log
 from debertakit.pretraining.optim import Optimizer, clip_gradients, learning_rate, make_optimizer
 from debertakit.text.tokenizers import load_tokenizer
@@ -52,12 +53,17 @@ class Settings:
     log_every: int = 100
     evaluate_every: int = 1000
     checkpoint_every: int = 500
+    precision: str = "auto"
+    """auto: bf16 where the device computes it natively, else fp32. settings.json holds the resolved one. Dev loss and
+    scores are always computed in fp32."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minutes", "step_tokens", "max_source", "max_target", "beams", "evaluate_every"):
             value = getattr(self, name)
             if value is not None and value <= 0:
                 raise ValueError(f"{name}={value}: above 0")
+        if self.precision not in PRECISIONS:
+            raise ValueError(f"unknown precision {self.precision!r}; choose from {', '.join(PRECISIONS)}")
 
 
 # ------------------------------------------------------------------------------------------------------------- batches
@@ -153,8 +159,11 @@ def train(
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists() and not resume:
         raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
-    _keep_settings(out / "settings.json", settings, checkpoint.exists())
-    model.to(best_device())
+    device = best_device()
+    precision = resolve_precision(settings.precision, device, recorded_precision(out) if checkpoint.exists() else None)
+    _keep_settings(out / "settings.json", replace(settings, precision=precision), checkpoint.exists())
+    print(precision_line(precision, device), file=sys.stderr)
+    model.to(device)
     torch.manual_seed(settings.seed)
     batches, held_out = (Batches.of(half, tokenizer, settings) for half in (pairs, dev))
     optimizer = make_optimizer(model, settings.optimizer)
@@ -177,7 +186,8 @@ def train(
             for group in optimizer.param_groups:
                 group["lr"] = rate
             batch = batches.batch(step)
-            logits = labelled_logits(model, batch)
+            with autocast(precision, device):
+                logits = labelled_logits(model, batch)
             targets = batch.labels[batch.labels != IGNORED].to(logits.device)
             loss = F.cross_entropy(logits.float(), targets, label_smoothing=settings.label_smoothing)
             loss.backward()
@@ -223,11 +233,17 @@ def evaluate_loss(model: Any, batches: Batches) -> dict[str, float]:
     return {"loss": total / count, "perplexity": math.exp(min(total / count, 50))}
 
 
+def recorded_precision(out: Path) -> str | None:
+    """That of settings.json. Version 1 had no such setting and trained in fp32."""
+    path = out / "settings.json"
+    return json.loads(path.read_text(encoding="utf-8")).get("precision", "fp32") if path.is_file() else None
+
+
 def _keep_settings(path: Path, settings: Settings, resumed: bool) -> None:
     """Written at the start; a run goes on under the settings that it began with."""
     now = json.loads(json.dumps(asdict(settings)))
     if resumed and path.is_file():
-        before = json.loads(path.read_text(encoding="utf-8"))
+        before = {"precision": settings.precision, **json.loads(path.read_text(encoding="utf-8"))}
         changed = [f"{name} was {before.get(name)}" for name, value in now.items() if before.get(name) != value]
         if changed:
             raise ValueError(f"{path.parent} was begun with other settings: {'; '.join(changed)}")

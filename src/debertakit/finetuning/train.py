@@ -38,7 +38,7 @@ from debertakit.finetuning.recipes import hyperparameters, model_size
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
-from debertakit.precision import best_device, precision
+from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.pretraining.log import Log
 
 HELD_OUT = 0.1
@@ -119,16 +119,20 @@ def finetune(
         raise ValueError(f"evaluate_every is {options.evaluate_every}; it must be more than 0")
     folder = Path(out)
     seeded = [(number, folder / f"seed-{number}") for number in range(seed, seed + seeds)]
-    check_folders(folder, [each for _, each in seeded] if seeds > 1 else [folder], resume)
+    runs = [each for _, each in seeded] if seeds > 1 else [folder]
+    check_folders(folder, runs, resume)
+    precision = resolve_precision(options.precision, best_device(), recorded_precision(runs))
+    options = replace(options, precision=precision)
     task, splits = open_data(task, data, train, dev, columns)
     job = replace(prepare(str(model), task, splits, options), source=source_of(data, train, dev, columns))
+    print(precision_line(precision, best_device()), file=sys.stderr)
     if seeds == 1:
         return run(job, seed, folder, resume)
     folder.mkdir(parents=True, exist_ok=True)
-    runs = [run(job, number, each, resume) for number, each in seeded]
-    scores = {name: float(np.mean([each.scores[name] for each in runs])) for name in runs[0].scores}
-    result = Result(folder, scores, sum(each.seconds for each in runs), runs)
-    report.write_summary(folder, job.record(seed), [(each.folder.name, each.scores) for each in runs])
+    results = [run(job, number, each, resume) for number, each in seeded]
+    scores = {name: float(np.mean([each.scores[name] for each in results])) for name in results[0].scores}
+    result = Result(folder, scores, sum(each.seconds for each in results), results)
+    report.write_summary(folder, job.record(seed), [(each.folder.name, each.scores) for each in results])
     return result
 
 
@@ -136,7 +140,7 @@ def check_folders(out: Path, runs: Sequence[Path], resume: bool) -> None:
     """Refuse, before the work, places that a run could not be put in at its end."""
     if runs != [out] and (out / "run.json").exists():
         raise ValueError(f"{out} holds a single run; choose another folder for {len(runs)} of them")
-    parts = [run.with_name(run.name + ".part") for run in runs]
+    parts = [_part(run) for run in runs]
     for folder in (out, *runs, *parts):
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"{folder} is a file; choose another folder")
@@ -151,6 +155,19 @@ def _check_run(folder: Path, resume: bool) -> None:
         raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
     if not (folder / "run.json").is_file():
         raise ValueError(f"{folder} holds no run to go on with: no run.json in it; choose another folder")
+
+
+def _part(out: Path) -> Path:
+    """Where a run is made before it becomes ``out``."""
+    return out.with_name(out.name + ".part")
+
+
+def recorded_precision(runs: Sequence[Path]) -> str | None:
+    """The precision in the first run.json among these runs, finished or not. All seeds use one."""
+    for folder in (place for run in runs for place in (run, _part(run))):
+        if (folder / "run.json").is_file():
+            return json.loads((folder / "run.json").read_text(encoding="utf-8")).get("precision")
+    return None
 
 
 def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[str, Any]:
@@ -230,7 +247,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
     """One seed, from the pretrained model to a folder."""
     if finished := open_folder(job, seed, out, resume):
         return finished
-    part = out.with_name(out.name + ".part")
+    part = _part(out)
     options, kind = job.options, job.task.kind
     torch.manual_seed(seed)  # of the new head
     network = load_model(job.model, kind, job.encoder.labels, options.cls_dropout)
@@ -238,8 +255,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
         freeze_encoder(network)
     if options.lora is not None:
         network = add_lora(network, options.lora)
-    dtype = precision(options.precision, best_device())
-    evaluator = Evaluator(network, job.task, job.encoder, dtype)
+    evaluator = Evaluator(network, job.task, job.encoder)
     if kind == "qa" and all(example.answers for example in job.splits["train"]):
         evaluator.threshold = float("inf")  # there always was an answer
 
@@ -247,7 +263,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
         return {"loss": evaluation.loss, **evaluation.scores}
 
-    trainer = make_trainer(job, network, figures, dtype, seed, part)
+    trainer = make_trainer(job, network, figures, seed, part)
     checkpoint = newest_checkpoint(part / "checkpoints")
     log = Log(part, "none", total_steps(job), "steps", int(checkpoint.name.split("-")[1]) if checkpoint else -1)
     trainer.add_callback(LogCallback(log))
@@ -266,12 +282,14 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
 
 def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
     """Make ``OUT.part``, or find the run that is to go on there; the result, if it has ended already."""
-    part = out.with_name(out.name + ".part")
+    part = _part(out)
     record = job.record(seed)
     for folder in (out, part):
         if folder.is_dir() and any(folder.iterdir()):
             _check_run(folder, resume)
             before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+            if before.get("precision") == "auto":  # version 1 did not record what it chose (precision.py)
+                del before["precision"]
             for name, value in json.loads(json.dumps(record)).items():
                 if before.get(name, value) != value:
                     raise ValueError(
@@ -296,7 +314,7 @@ def total_steps(job: Job) -> int:
 
 
 def make_trainer(
-    job: Job, network: Any, figures: Callable[[], dict[str, float]], dtype: Any, seed: int, part: Path
+    job: Job, network: Any, figures: Callable[[], dict[str, float]], seed: int, part: Path
 ) -> FinetuneTrainer:
     options, kind = job.options, job.task.kind
     assert options.batch_size is not None
@@ -311,7 +329,6 @@ def make_trainer(
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
         adam_epsilon=1e-6,
-        bf16=dtype is not None,
         eval_strategy="steps",
         save_strategy="steps",
         eval_steps=every,
@@ -346,6 +363,7 @@ def make_trainer(
         weights=weights,
         sift=sift,
         layer_decay=options.layer_decay,
+        precision=options.precision,
         callbacks=stop,
     )
 
@@ -381,7 +399,7 @@ def finish(
     job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[dict[str, Any]], figures: dict[str, float]
 ) -> Result:
     """Everything the folder holds, then its name."""
-    part = out.with_name(out.name + ".part")
+    part = _part(out)
     network = evaluator.model
     network.save_pretrained(part)
     job.encoder.tokenizer.save_pretrained(part)

@@ -1,6 +1,8 @@
 """The HF Trainer with what fine-tuning here adds: losses by kind (losses.py), SiFT, layer-wise learning rates, batches
-of our making, and an evaluation that gives the task's own metric. All else - schedule, accumulation, precision,
-checkpoints, resuming, early stopping, keeping the best - is the Trainer's."""
+of our making, and an evaluation that gives the task's own metric. All else - schedule, accumulation, checkpoints,
+resuming, early stopping, keeping the best - is the Trainer's.
+
+Autocast is ours too: the Trainer's own (``bf16=True``) would wrap the model's forward, and with it every evaluation."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,6 +20,7 @@ from debertakit.finetuning.losses import cells, divergence, task_logits, task_lo
 from debertakit.finetuning.models import parameter_groups
 from debertakit.finetuning.sift import Sift, perturbed_logits, watching
 from debertakit.model import DebertaPreTrainedModel
+from debertakit.precision import autocast, resolve_precision
 from debertakit.pretraining.log import Log
 
 
@@ -37,13 +40,16 @@ class FinetuneTrainer(Trainer):
         weights: Tensor | None = None,
         sift: Sift | None = None,
         layer_decay: float = 1.0,
+        precision: str = "fp32",
         callbacks: list[TrainerCallback] | None = None,
     ):
         args._n_gpu = min(args.n_gpu, 1)  # no DataParallel: it would copy the model at every step
+        args.mixed_precision = "no"  # even where ACCELERATE_MIXED_PRECISION is set: see above
         # The evaluator has its own rows; the Trainer only wants to know that there are some.
         super().__init__(model, args, collate, rows, eval_dataset=rows, callbacks=callbacks)
         self.remove_callback(PrinterCallback)
         self.kind, self.evaluator, self.sift, self.layer_decay = kind, evaluator, sift, layer_decay
+        self.precision = resolve_precision(precision, args.device)
         self.weights = None if weights is None else weights.to(args.device)
         self.began = time.monotonic()
         """When training began; a run that goes on sets it back by the time that it took before."""
@@ -65,6 +71,10 @@ class FinetuneTrainer(Trainer):
             self.optimizer = cls(groups, **options)
         return self.optimizer
 
+    def logits(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        with autocast(self.precision, self.args.device):
+            return task_logits(model, inputs, self.kind)
+
     def compute_loss(
         self,
         model: Any,
@@ -75,16 +85,16 @@ class FinetuneTrainer(Trainer):
         """Loss of a batch: its sum, divided by the label cells of the whole step."""
         labels = inputs["labels"]
         if self.sift is None or self.sift.strength == 0:
-            logits = task_logits(model, inputs, self.kind)
+            logits = self.logits(model, inputs)
             total = task_loss(self.kind, logits, labels, self.weights)
         else:
             with watching(model) as perturbations:
-                logits = task_logits(model, inputs, self.kind)
+                logits = self.logits(model, inputs)
                 perturbed = perturbed_logits(
                     self.sift,
                     perturbations,
                     logits,
-                    lambda: task_logits(model, inputs, self.kind),
+                    lambda: self.logits(model, inputs),
                     lambda clean, other: divergence(self.kind, clean, other, labels),
                 )
             total = task_loss(self.kind, logits, labels, self.weights)

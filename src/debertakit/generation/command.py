@@ -107,7 +107,7 @@ def run_perplexity(model: Path, file: Path, window: int | None, stride: int | No
     from debertakit.generation.perplexity import perplexity
 
     if model_type(model) == "gpt2":
-        network = AutoModelForCausalLM.from_pretrained(model).eval()
+        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     else:
         network = load_whole(DebertaForCausalLM, model)
     found = perplexity(network, load_tokenizer(model), file, window, stride)

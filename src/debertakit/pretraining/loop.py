@@ -7,15 +7,14 @@
     now and then: log, evaluate, write a checkpoint                                  log.py, state.py
 
 A step is a pure function of the state and the step's number, so a run that goes on from a checkpoint repeats exactly
-what the uninterrupted one does (fp32, same number of processes).
+what the uninterrupted one does (same precision, same number of processes).
 """
 
 import math
 import random
 import sys
 import time
-from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +24,8 @@ from torch import Tensor, nn
 
 from debertakit.objectives import nsp
 from debertakit.objectives.base import Context
-from debertakit.precision import precision
-from debertakit.pretraining import continued, distributed, report, state
+from debertakit.precision import Resolved, autocast, precision_line, resolve_precision
+from debertakit.pretraining import continued, distributed, report, settings, state
 from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.log import Log
@@ -56,8 +55,7 @@ class Run:
     validation: Packing | None
     validation_context: Context
     progress: Progress
-    dtype: torch.dtype | None
-    """What autocast computes in; None: plain fp32."""
+    precision: Resolved
 
     @property
     def done(self) -> float:
@@ -67,7 +65,7 @@ class Run:
         return self.progress.step / self.config.steps
 
     def autocast(self) -> Any:
-        return nullcontext() if self.dtype is None else torch.autocast(self.world.device.type, self.dtype)
+        return autocast(self.precision, self.world.device)
 
 
 def pretrain(
@@ -77,6 +75,7 @@ def pretrain(
     folder = Path(out)
     checkpoints = folder / "checkpoints"
     world = distributed.start(config.parallel)
+    config = replace(config, precision=_precision(folder, config, world, resume))
     found = world.gather(state.newest(checkpoints) if resume and world.main else None)[0]
     run = make_run(config, corpus, tokenizer, world, fresh=found is None)
     _open(folder, config, world, resume)
@@ -84,6 +83,7 @@ def pretrain(
         run.progress = state.load(found[1], run.trainee, run.optimizer, world)
     log = None
     if world.main:
+        print(precision_line(run.precision, world.device), file=sys.stderr)
         total, unit = (config.steps, "steps") if config.minutes is None else (60 * config.minutes, "seconds")
         log = Log(folder, config.tracker, total, unit, run.progress.step)
     try:
@@ -248,8 +248,10 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
         validation.step_tokens = tokens
     context = Context(corpus.train, config.masking, config.seed)
     same_for_all = Context(corpus.validation, config.masking, 0)  # runs with other seeds compare
-    dtype = precision(config.precision, world.device)
-    return Run(config, world, trainee, module, optimizer, packing, context, validation, same_for_all, Progress(), dtype)
+    chosen = resolve_precision(config.precision, world.device)
+    return Run(
+        config, world, trainee, module, optimizer, packing, context, validation, same_for_all, Progress(), chosen
+    )
 
 
 def make_trainee(
@@ -274,6 +276,14 @@ def _seed(seed: int) -> None:
     torch.manual_seed(seed)
     np.random.seed(seed % 2**32)
     random.seed(seed)
+
+
+def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool) -> Resolved:
+    """One precision for all ranks, chosen by the main process: the machines of a run may differ."""
+    path = folder / "run.json"
+    recorded = settings.load(path).precision if world.main and resume and path.exists() else None
+    recorded = world.gather(recorded)[0]
+    return world.gather(resolve_precision(config.precision, world.device, recorded))[0]
 
 
 def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from debertakit.objectives import Objectives
+from debertakit.precision import Precision
 from debertakit.pretraining.optim import Optimizer
 from debertakit.text.masking import Masking
 
@@ -96,7 +97,8 @@ class PretrainConfig:
     minutes: float | None = None
     """Ends the run, and bends the schedule, by time instead of steps. Such a run resumes, but not bit by bit."""
     seed: int = 0
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    precision: Precision = "auto"
+    """auto: bf16 where the device computes it natively, else fp32. run.json holds the resolved one."""
     gradient_checkpointing: bool = False
     compile: bool = False
     parallel: Literal["ddp", "fsdp2"] = "ddp"
