@@ -1,11 +1,11 @@
 """Fine-tuning in fp32 against bf16: speed of the same training steps, and of scoring.
 
-    python benchmarks/finetune_precision.py [--shapes small v3-base] [--rounds 3] [--steps 6]
+    python benchmarks/finetune_precision.py [--shapes small v3-base translation] [--rounds 3] [--steps 6]
 
 One thread, timed by the CPU time of this process, so that other work on the machine disturbs little. The weights and
-the tokens are random; text lengths are uniform from 16 to 128 tokens (RTE's mean is about 70). Rounds alternate between
-the precisions, and so does the order within a round. Scoring runs without gradients under the same autocast as
-training; ``deberta evaluate`` itself always computes in fp32.
+the tokens are random; text lengths are uniform from 16 to 128 tokens (RTE's mean is about 70). ``translation`` is a
+DeBERTa-D on the encoder of ``small``. Rounds alternate between the precisions, and so does the order within a round.
+Scoring runs without gradients under the same autocast as training; ``deberta evaluate`` itself always computes in fp32.
 """
 
 import argparse
@@ -23,13 +23,18 @@ from debertakit.config import DebertaConfig, preset
 from debertakit.finetuning.batches import Collator
 from debertakit.finetuning.features import Row
 from debertakit.finetuning.losses import task_logits
+from debertakit.finetuning.seq2seq import Batches, labelled_logits
 from debertakit.finetuning.trainer import FinetuneTrainer
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
+from debertakit.precision import autocast
+from debertakit.pretraining.optim import make_optimizer
 from debertakit.pretraining.recipes import recipe
 
 SHAPES = {  # config, examples per step
     "small": (lambda: DebertaConfig(**recipe("small").model, vocab_size=16384), 32),
     "v3-base": (lambda: preset("deberta-v3-base"), 8),
 }
+CPU = torch.device("cpu")
 
 
 class Tokenizer:
@@ -40,7 +45,7 @@ class Tokenizer:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
+    parser.add_argument("--shapes", nargs="+", choices=[*SHAPES, "translation"], default=[*SHAPES, "translation"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6)
     arguments = parser.parse_args()
@@ -50,16 +55,20 @@ def main() -> None:
         measured: dict[str, list[tuple[float, float, float]]] = {"fp32": [], "bf16": []}
         for number in range(arguments.rounds):
             for precision in ("fp32", "bf16") if number % 2 == 0 else ("bf16", "fp32"):
-                measured[precision].append(measure(shape, precision, arguments.steps, number))
+                if shape == "translation":
+                    found = measure_pairs(precision, arguments.steps, number)
+                else:
+                    found = measure(shape, precision, arguments.steps, number)
+                measured[precision].append(found)
                 trained, scored, loss = measured[precision][-1]
                 print(
-                    f"{shape:<8} round {number}  {precision}  training {trained:7,.0f} tokens/s  "
+                    f"{shape:<12} round {number}  {precision}  training {trained:7,.0f} tokens/s  "
                     f"scoring {scored:7,.0f} tokens/s  loss {loss:.4f}",
                     flush=True,
                 )
         pairs = list(zip(measured["bf16"], measured["fp32"], strict=True))
         ratios = [statistics.median(bf16[i] / fp32[i] for bf16, fp32 in pairs) for i in range(2)]
-        print(f"{shape:<8} bf16 over fp32, median of rounds: training {ratios[0]:.2f}, scoring {ratios[1]:.2f}")
+        print(f"{shape:<12} bf16 over fp32, median of rounds: training {ratios[0]:.2f}, scoring {ratios[1]:.2f}")
 
 
 def measure(shape: str, precision: str, steps: int, seed: int) -> tuple[float, float, float]:
@@ -78,7 +87,7 @@ def measure(shape: str, precision: str, steps: int, seed: int) -> tuple[float, f
     model.eval()
     collate = Collator(Tokenizer(), "single-label")
     began = time.process_time()
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+    with torch.inference_mode(), autocast(precision, CPU):
         for start in range(0, len(timed), batch):
             task_logits(model, collate(timed[start : start + batch]), "single-label")
     return tokens / trained, tokens / (time.process_time() - began), loss
@@ -91,7 +100,6 @@ def train(model, rows: list[Row], batch: int, precision: str, seed: int, place: 
         num_train_epochs=1,
         learning_rate=1e-5,
         use_cpu=True,
-        bf16=precision == "bf16",
         save_strategy="no",
         logging_strategy="no",
         report_to="none",
@@ -100,8 +108,39 @@ def train(model, rows: list[Row], batch: int, precision: str, seed: int, place: 
         remove_unused_columns=False,
         seed=seed,
     )
-    trainer = FinetuneTrainer(model, arguments, "single-label", rows, Collator(Tokenizer(), "single-label"), dict)
+    collate = Collator(Tokenizer(), "single-label")
+    trainer = FinetuneTrainer(model, arguments, "single-label", rows, collate, dict, precision=precision)
     return trainer.train().training_loss
+
+
+def measure_pairs(precision: str, steps: int, seed: int) -> tuple[float, float, float]:
+    """The same for the loop of seq2seq.py, 2,048 source and target tokens a step."""
+    torch.manual_seed(seed)
+    config = DebertaConfig(**{**recipe("small").model, "emd_steps": 0}, vocab_size=8192)
+    model = DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=config, decoder_layers=4))
+    texts = [row.ids[0] for row in random_rows(64 * (steps + 1), config.vocab_size, seed)]
+    batches = Batches(texts, texts[::-1], 2048, seed, Tokenizer.pad_token_id)
+    optimizer = make_optimizer(model, recipe("small").optimizer)
+    losses = []
+    for step in range(steps + 1):
+        if step == 1:  # the first warms up
+            began, tokens = time.process_time(), 0
+        batch = batches.batch(step)
+        with autocast(precision, CPU):
+            logits = labelled_logits(model, batch)
+        loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels[batch.labels >= 0])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        tokens = 0 if step == 0 else tokens + int(batch.attention_mask.sum()) + len(logits)
+    trained = time.process_time() - began
+    model.eval()
+    began = time.process_time()
+    with torch.inference_mode(), autocast(precision, CPU):
+        for step in range(1, steps + 1):
+            labelled_logits(model, batches.batch(step))
+    return tokens / trained, tokens / (time.process_time() - began), statistics.mean(losses[1:])
 
 
 def random_rows(count: int, vocabulary: int, seed: int) -> list[Row]:

@@ -67,9 +67,8 @@ def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, obje
 
 def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokenizer, material, tmp_path):
     run = ("steps=30", "checkpoint_every=2", "evaluate_every=30", "data.step_tokens=128", *DROPOUT)
-    began = time.time()
     pretrain(config(*run), corpus, tokenizer, tmp_path / "whole")
-    whole, expected = time.time() - began, weights(tmp_path / "whole")
+    expected = weights(tmp_path / "whole")
     draw = random.Random(0)
     kills, finished, reached = 0, 0, []
     while kills < 10 or not finished:
@@ -78,7 +77,11 @@ def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokeniz
         process = start(material, out, *run)
         while process.exitcode is None and not _is_training(out, began):
             time.sleep(0.002)
-        process.join(draw.uniform(0.0, whole / 3) if kills < 10 else None)
+        if kills < 10:
+            _wait_for_folders(out / "checkpoints", draw.randint(0, 4), process)
+            process.join(draw.uniform(0.0, 0.02))
+        else:
+            process.join()
         process.kill()
         process.join()
         if process.exitcode == 0:
@@ -96,6 +99,16 @@ def _is_training(out, began):
     """Each process opens the log anew, once everything is loaded."""
     log = out / "log.jsonl"
     return log.exists() and log.stat().st_mtime >= began
+
+
+def _wait_for_folders(root, count, process):
+    """Wait until ``count`` folders have appeared, finished checkpoints or parts of them. The wait goes by progress and
+    not by the clock, so that kills fall all along the run however busy the machine is."""
+    before = set(root.glob("step-*"))
+    seen = set()
+    while process.exitcode is None and len(seen) < count:
+        seen |= set(root.glob("step-*")) - before
+        time.sleep(0.001)
 
 
 def train_to(tmp_path, corpus, tokenizer, steps=9):
