@@ -56,11 +56,10 @@ def check(run, stock, kind):
         assert_same(found[real], expected[real], tolerance=5e-5)
 
 
-@pytest.mark.parametrize("strict", [False, True])
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("variant", "strict"), [("own", False), ("own", True), ("accelerated", False)])
 def test_torch_export(variant, strict):
     """The program is saved and loaded; the model itself works as before."""
-    model, stock = pair(variant)
+    model, stock = pair(variant, num_hidden_layers=1)
     program = torch.export.export(Logits(model).eval(), batch((3, 12)), dynamic_shapes=dynamic(), strict=strict)
     file = io.BytesIO()
     torch.export.save(program, file)

@@ -68,7 +68,7 @@ def test_evaluation_loss_on_padded_data_equals_stock(variant, kind, tmp_path):
     assert found["eval_loss"] == pytest.approx(expected["eval_loss"], abs=2e-5)
 
 
-@pytest.mark.parametrize(("variant", "kind"), SAME_LOSS)
+@pytest.mark.parametrize(("variant", "kind"), SAME_LOSS[: len(HEADS)])  # all of ours, and one accelerated
 def test_two_steps_end_with_the_weights_of_stock(variant, kind, tmp_path):
     model, stock = pair(variant, kind, **NO_DROPOUT)
     start = {name: weight.detach().clone() for name, weight in stock.named_parameters()}
@@ -80,13 +80,11 @@ def test_two_steps_end_with_the_weights_of_stock(variant, kind, tmp_path):
     assert max(change.abs().max() for change in moved.values()) > 1e-4
 
 
-@pytest.mark.parametrize("reentrant", [None, False, True])
+@pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_gradient_checkpointing_changes_no_step(variant, reentrant, tmp_path):
     kind = "ForSequenceClassification"
-    options = {"gradient_checkpointing": True}
-    if reentrant is not None:
-        options["gradient_checkpointing_kwargs"] = {"use_reentrant": reentrant}
+    options = {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": reentrant}}
     found = []
     for extra in ({}, options):
         model, _ = pair(variant, kind, **NO_DROPOUT)
@@ -95,7 +93,7 @@ def test_gradient_checkpointing_changes_no_step(variant, reentrant, tmp_path):
     assert_same(*found)
 
 
-@pytest.mark.parametrize("kind", HEADS)
+@pytest.mark.parametrize("kind", ["ForMaskedLM", "ForSequenceClassification"])
 def test_bf16_training_lowers_the_loss(kind, tmp_path):
     model, _ = pair("own", kind, initializer_range=0.1, **NO_DROPOUT)
     model = type(model)(model.config)

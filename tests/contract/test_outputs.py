@@ -101,6 +101,14 @@ def test_padding_does_not_change_the_loss_of_question_answering():
     assert_same(model(padded, mask, **answer).loss, model(ids, **answer).loss)
 
 
+def test_labels_do_not_change_the_logits_of_question_answering():
+    """The mask of the loss stays inside the loss."""
+    model = own("ForQuestionAnswering")
+    batch = inputs("ForQuestionAnswering")
+    labelled = model(**batch, **labels("ForQuestionAnswering"))
+    assert_same(labelled.to_tuple()[1:], model(**batch).to_tuple(), tolerance=0)
+
+
 @pytest.mark.parametrize(
     ("problem", "num_labels", "targets"),
     [
