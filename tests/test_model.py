@@ -191,6 +191,28 @@ def test_absolute_positions_at_the_input():
         model(torch.ones(1, 600, dtype=torch.long))
 
 
+def test_content_times_position_attention_as_a_config():
+    """Seed documents 000 and 004: a content attention times a position attention, renormalised, is c2c + p2p."""
+    config = small(pos_att_type=["p2p"], num_hidden_layers=1, emd_steps=0)
+    model = randomise(DebertaModel(config))
+    ids = torch.randint(1, 101, (1, 9))
+    found = model(ids, output_attentions=True)
+    att, encoder = model.encoder.layer[0].attention.self, model.encoder
+    hidden = model(ids, output_hidden_states=True).hidden_states[0][0]
+    heads = lambda x: x.unflatten(-1, (2, 16)).transpose(0, 1)  # noqa: E731
+    table = encoder.LayerNorm(encoder.rel_embeddings.weight)
+    q, k, pos_q, pos_k = (
+        heads(projection(x)) for x in (hidden, table) for projection in (att.query_proj, att.key_proj)
+    )
+    scale = (2 * 16) ** -0.5
+    content = (q @ k.transpose(-1, -2) * scale).softmax(-1)
+    row = config.relative_positions.rows(torch.arange(9)[:, None] - torch.arange(9)).long()
+    position = ((pos_q * pos_k).sum(-1) * scale)[:, row].softmax(-1)
+    product = content * position
+    product = product / product.sum(-1, keepdim=True)
+    torch.testing.assert_close(found.attentions[0][0], product, atol=1e-5, rtol=1e-4)
+
+
 def test_p2p_changes_the_result_and_trains():
     model = randomise(DebertaModel(small(pos_att_type="c2p|p2c|p2p")))
     ids = torch.randint(1, 101, (1, 9))

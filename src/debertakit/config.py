@@ -16,11 +16,10 @@ from typing import Any
 
 from transformers import PreTrainedConfig
 
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import TERMS, RelativePositions
 
 MODEL_TYPES = ("deberta", "deberta-v2")
 logger = logging.getLogger(__name__)
-POSITION_TERMS = ("c2p", "p2c", "p2p")
 
 # What a field means when a config.json does not hold it.
 ABSENT: dict[str, Any] = {
@@ -172,9 +171,9 @@ class DebertaConfig(PreTrainedConfig):
             refuse(
                 f"hidden_size={self.hidden_size} does not divide into num_attention_heads={self.num_attention_heads}"
             )
-        unknown = [term for term in self.pos_att_type if term not in POSITION_TERMS]
+        unknown = [term for term in self.pos_att_type if term not in TERMS]
         if unknown:
-            raise ValueError(f"unknown pos_att_type {unknown[0]!r}; choose from {', '.join(POSITION_TERMS)}")
+            raise ValueError(f"unknown pos_att_type {unknown[0]!r}; choose from {', '.join(TERMS)}")
         if self.norm_rel_ebd not in ("layer_norm", "none"):
             raise ValueError(f"unknown norm_rel_ebd {self.norm_rel_ebd!r}; choose from layer_norm, none")
         if self.pos_att_type and not self.relative_attention:

@@ -27,6 +27,7 @@ from transformers.utils import can_return_tuple
 from debertakit.attention import disentangled_attention
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
+from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS
 from debertakit.attention.projections import RelativeTable, project, project_memory, project_queries
 from debertakit.checkpoints import PretrainedLoading
 from debertakit.config import DebertaConfig
@@ -90,8 +91,7 @@ class DisentangledSelfAttention(nn.Module):
         self.num_attention_heads = config.num_attention_heads
         self.share_att_key = config.share_att_key
         width = config.num_attention_heads * config.attention_head_size
-        needs_key = bool({"c2p", "p2p"} & set(config.pos_att_type))
-        needs_query = bool({"p2c", "p2p"} & set(config.pos_att_type))
+        needs_key, needs_query = (bool(terms.intersection(config.pos_att_type)) for terms in (KEY_TERMS, QUERY_TERMS))
         if config.model_type == "deberta":
             self.in_proj = nn.Linear(config.hidden_size, 3 * width, bias=False)
             self.q_bias = nn.Parameter(torch.zeros(width))
@@ -283,15 +283,11 @@ def attention_context(
     observe: Observe | None = None,
 ) -> Tensor:
     """Mixed values [queries, width] of one attention module."""
-    pos_k, pos_q = table.project(att, table_rows) if table is not None else (None, None)
     context = disentangled_attention(
         *qkv,
-        pos_k,
-        pos_q,
+        table.project(att, table_rows) if table is not None else None,
         layout,
-        table.relative if table is not None else None,
         scale=config.attention_scale,
-        p2p="p2p" in config.pos_att_type,
         dropout=att.dropout.p if att.training else 0.0,
         observe=observe,
     )

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from debertakit.attention import Layout, RelativePositions, cpu, disentangled_attention, reference
+from debertakit.attention import Layout, PositionTables, RelativePositions, cpu, disentangled_attention, reference
+from tests.attention.tables import with_tables
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
 
@@ -27,6 +28,7 @@ RULES = [
     V3,
 ]
 QUIET = settings(max_examples=40)
+fused, written_out = with_tables(cpu.attend), with_tables(reference.attend)
 
 
 def lengths(*values: int) -> Layout:
@@ -51,10 +53,8 @@ def check(layout: Layout, relative: RelativePositions, heads=2, d=16, dropout=0.
     assert inputs[0] is not None
     d_out = torch.randn_like(inputs[0])
     scale, seed = (3 * d) ** -0.5, torch.tensor(20240 + heads)
-    ours = with_gradients(lambda x: cpu.attend(*x, layout, relative, scale, dropout, seed), inputs, d_out)
-    truth = with_gradients(
-        lambda x: reference.attend(*x, layout, relative, scale, False, dropout, seed)[0], inputs, d_out
-    )
+    ours = with_gradients(lambda x: fused(*x, layout, relative, scale, dropout, seed), inputs, d_out)
+    truth = with_gradients(lambda x: written_out(*x, layout, relative, scale, dropout, seed)[0], inputs, d_out)
     for name, expected in truth.items():
         torch.testing.assert_close(
             ours[name], expected, atol=tolerance, rtol=tolerance, msg=lambda m, name=name: f"{name}: {m}"
@@ -168,7 +168,7 @@ def test_a_table_cut_to_the_rows_within_reach():
     inputs = tensors(layout, 2, 16, relative.count)
     ours, truth = (
         with_gradients(lambda x, f=f: f(*x, layout, relative, 0.2), inputs, torch.ones(49, 2, 16))
-        for f in (cpu.attend, lambda *a: reference.attend(*a)[0])
+        for f in (fused, lambda *a: written_out(*a)[0])
     )
     for name, expected in truth.items():
         torch.testing.assert_close(ours[name], expected, atol=1e-5, rtol=1e-5)
@@ -182,9 +182,9 @@ def test_strided_inputs_are_read_in_place(monkeypatch):
     by_head = torch.randn(49, 2, 72).chunk(3, dim=-1)
     for q, k, v in (thirds, by_head):
         assert not q.is_contiguous()
-        expected = reference.attend(q, k, v, *table.unbind(1), layout, RULES[0], 0.1)[0]
+        expected = written_out(q, k, v, *table.unbind(1), layout, RULES[0], 0.1)[0]
         monkeypatch.setattr(Tensor, "contiguous", lambda self: pytest.fail("copied"))
-        ours = cpu.attend(q, k, v, *table.unbind(1), layout, RULES[0], 0.1)
+        ours = fused(q, k, v, *table.unbind(1), layout, RULES[0], 0.1)
         monkeypatch.undo()
         torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-5)
 
@@ -193,8 +193,8 @@ def test_a_strided_last_dimension_is_copied():
     torch.manual_seed(7)
     layout = lengths(11)
     q, k, v = (torch.randn(16, 2, 11).transpose(0, 2) for _ in range(3))
-    expected = reference.attend(q, k, v, None, None, layout, None, 0.3)[0]
-    torch.testing.assert_close(cpu.attend(q, k, v, None, None, layout, None, 0.3), expected, atol=1e-5, rtol=1e-5)
+    expected = written_out(q, k, v, None, None, layout, None, 0.3)[0]
+    torch.testing.assert_close(fused(q, k, v, None, None, layout, None, 0.3), expected, atol=1e-5, rtol=1e-5)
 
 
 def test_gradients_that_are_broadcast():
@@ -204,7 +204,7 @@ def test_gradients_that_are_broadcast():
     inputs = tensors(layout, 2, 16, 18)
     ours, truth = (
         torch.autograd.grad(f(*inputs, layout, RULES[0], 0.2).sum(), inputs)
-        for f in (cpu.attend, lambda *a: reference.attend(*a)[0])
+        for f in (fused, lambda *a: written_out(*a)[0])
     )
     for mine, theirs in zip(ours, truth, strict=True):
         torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
@@ -218,9 +218,9 @@ def test_half_precision_in_and_out(dtype):
     full = tensors(layout, 2, 32, 18)
     half = [t.detach().to(dtype).requires_grad_() for t in full if t is not None]
     d_out = torch.randn(93, 2, 32).to(dtype)
-    ours = with_gradients(lambda x: cpu.attend(*x, layout, RULES[0], 0.1), half, d_out)
+    ours = with_gradients(lambda x: fused(*x, layout, RULES[0], 0.1), half, d_out)
     exact = [t.detach().float().requires_grad_() for t in half]
-    truth = with_gradients(lambda x: reference.attend(*x, layout, RULES[0], 0.1)[0], exact, d_out.float())
+    truth = with_gradients(lambda x: written_out(*x, layout, RULES[0], 0.1)[0], exact, d_out.float())
     step = torch.finfo(dtype).eps
     for name, expected in truth.items():
         assert ours[name].dtype is dtype
@@ -246,7 +246,7 @@ def test_threads_do_not_change_the_result(runs):
     results = []
     for threads in (1, 2, 2, 5):
         torch.set_num_threads(threads)
-        results.append(with_gradients(lambda x: cpu.attend(*x, layout, V3, 0.2), inputs, d_out))
+        results.append(with_gradients(lambda x: fused(*x, layout, V3, 0.2), inputs, d_out))
     one, two, again, five = results
     for name in one:
         assert torch.equal(two[name], again[name])
@@ -293,9 +293,9 @@ def test_dropout_keeps_the_reference_mask_and_depends_on_the_seed():
     q, k, v, pos_k, pos_q = tensors(layout, 2, 16, 18)
     with torch.no_grad():
         a, b, same = (
-            cpu.attend(q, k, v, pos_k, pos_q, layout, RULES[0], 0.2, 0.5, torch.tensor(seed)) for seed in (1, 2, 1)
+            fused(q, k, v, pos_k, pos_q, layout, RULES[0], 0.2, 0.5, torch.tensor(seed)) for seed in (1, 2, 1)
         )
-        expected = reference.attend(q, k, v, pos_k, pos_q, layout, RULES[0], 0.2, False, 0.5, torch.tensor(1))[0]
+        expected = written_out(q, k, v, pos_k, pos_q, layout, RULES[0], 0.2, 0.5, torch.tensor(1))[0]
     assert torch.equal(a, same)
     assert not torch.allclose(a, b)
     torch.testing.assert_close(a, expected, atol=1e-5, rtol=1e-5)
@@ -305,7 +305,7 @@ def test_nan_is_not_hidden():
     layout = lengths(20)
     q, k, v = torch.randn(3, 20, 1, 8).unbind(0)
     q[4, 0, 2] = float("nan")
-    out = cpu.attend(q, k, v, None, None, layout, None, 0.3)
+    out = fused(q, k, v, None, None, layout, None, 0.3)
     assert out[4].isnan().all()
     assert not out[5].isnan().any()
 
@@ -314,8 +314,8 @@ def test_large_scores_do_not_overflow():
     torch.manual_seed(13)
     layout = lengths(300)
     q, k, v = (torch.randn(300, 1, 8) * 30 for _ in range(3))
-    expected = reference.attend(q, k, v, None, None, layout, None, 1.0)[0]
-    torch.testing.assert_close(cpu.attend(q, k, v, None, None, layout, None, 1.0), expected, atol=1e-2, rtol=1e-3)
+    expected = written_out(q, k, v, None, None, layout, None, 1.0)[0]
+    torch.testing.assert_close(fused(q, k, v, None, None, layout, None, 1.0), expected, atol=1e-2, rtol=1e-3)
 
 
 def test_frozen_tables_cost_no_gradient():
@@ -324,8 +324,8 @@ def test_frozen_tables_cost_no_gradient():
     inputs = tensors(layout, 2, 16, 18)
     frozen = [t.detach() if i > 2 else t for i, t in enumerate(inputs)]
     for mine, theirs in zip(
-        torch.autograd.grad(cpu.attend(*frozen, layout, RULES[0], 0.2).sum(), inputs[:3]),
-        torch.autograd.grad(cpu.attend(*inputs, layout, RULES[0], 0.2).sum(), inputs[:3]),
+        torch.autograd.grad(fused(*frozen, layout, RULES[0], 0.2).sum(), inputs[:3]),
+        torch.autograd.grad(fused(*inputs, layout, RULES[0], 0.2).sum(), inputs[:3]),
         strict=True,
     ):
         assert torch.equal(mine, theirs)
@@ -348,7 +348,7 @@ def test_compiled_with_changing_lengths_equals_eager():
     torch.manual_seed(16)
 
     def run(q, k, v, pos_k, pos_q, layout):
-        return cpu.attend(q * 2, k, v, pos_k, pos_q, layout, RULES[3], 0.1).sin()
+        return fused(q * 2, k, v, pos_k, pos_q, layout, RULES[3], 0.1).sin()
 
     compiled = torch.compile(run, backend="aot_eager", fullgraph=True, dynamic=True)
     for layout in (lengths(30, 11), lengths(17, 9, 25)):
@@ -367,7 +367,7 @@ def test_exported_with_the_operator_in_the_graph():
     class Attention(torch.nn.Module):
         def forward(self, q, k, v, pos_k, pos_q, q_offsets, positions):
             layout = Layout(q_offsets, q_offsets, positions, positions, max_q=0, max_k=0, max_distance=0)
-            return cpu.attend(q, k, v, pos_k, pos_q, layout, fresh, 0.1)
+            return fused(q, k, v, pos_k, pos_q, layout, fresh, 0.1)
 
     def example(layout):
         return *(t.detach() for t in tensors(layout, 2, 16, 16)), layout.q_offsets, layout.q_positions
@@ -386,7 +386,7 @@ def test_inference_leaves_the_dispatcher_out(monkeypatch):
     layout = lengths(5)
     q, k, v = torch.randn(3, 5, 1, 8).unbind(0)
     monkeypatch.setattr(cpu, "attention_forward", lambda *_: pytest.fail("dispatched"))
-    cpu.attend(q, k, v, None, None, layout, None, 0.1)
+    fused(q, k, v, None, None, layout, None, 0.1)
 
 
 def test_wrong_calls_say_what_is_wrong():
@@ -394,19 +394,19 @@ def test_wrong_calls_say_what_is_wrong():
     q, k, v = torch.randn(3, 6, 2, 8).unbind(0)
     table = torch.randn(10, 2, 8)
     with pytest.raises(ValueError, match="row that the position tables do not have"):
-        cpu.attend(q, k, v, table[:7], None, layout, RelativePositions(span=5), 1.0)
+        fused(q, k, v, table[:7], None, layout, RelativePositions(span=5), 1.0)
     with pytest.raises(ValueError, match="2 heads of size 8"):
-        cpu.attend(q, k, v, table[:, :1], None, layout, RelativePositions(span=5), 1.0)
-    with pytest.raises(ValueError, match="without the rule"):
-        cpu.attend(q, k, v, table, None, layout, None, 1.0)
+        fused(q, k, v, table[:, :1], None, layout, RelativePositions(span=5), 1.0)
+    with pytest.raises(ValueError, match="does not compute p2p"):
+        cpu.attend(q, k, v, PositionTables(("p2p",), table, table, RelativePositions(span=5)), layout, 1.0)
     with pytest.raises(ValueError, match="offsets"):
-        cpu.attend(q, k, v, None, None, replace(layout, k_offsets=torch.tensor([0, 9]).int()), None, 1.0)
+        fused(q, k, v, None, None, replace(layout, k_offsets=torch.tensor([0, 9]).int()), None, 1.0)
     with pytest.raises(ValueError, match="layout is not that of 6 queries"):
-        cpu.attend(q, k, v, None, None, lengths(5), None, 1.0)
+        fused(q, k, v, None, None, lengths(5), None, 1.0)
     with pytest.raises(ValueError, match="multiples of 8"):
-        cpu.attend(q[..., :6], k[..., :6], v[..., :6], None, None, layout, None, 1.0)
+        fused(q[..., :6], k[..., :6], v[..., :6], None, None, layout, None, 1.0)
     with pytest.raises(ValueError, match="needs a seed"):
-        cpu.attend(q, k, v, None, None, layout, None, 1.0, 0.1)
+        fused(q, k, v, None, None, layout, None, 1.0, 0.1)
 
 
 def test_second_derivatives_equal_those_of_the_reference():
@@ -414,7 +414,7 @@ def test_second_derivatives_equal_those_of_the_reference():
     content = [torch.randn(8, 2, 8, requires_grad=True) for _ in range(3)]
     tables = [torch.randn(8, 2, 8, requires_grad=True) for _ in range(2)]
     found = []
-    for attend in (cpu.attend, lambda *x: reference.attend(*x)[0]):
+    for attend in (fused, lambda *x: written_out(*x)[0]):
         out = attend(*content, *tables, layout, relative, 0.3)
         first = torch.autograd.grad(out.pow(2).sum(), [*content, *tables], create_graph=True)
         found.append(torch.autograd.grad(sum(g.pow(2).sum() for g in first), [*content, *tables]))
@@ -426,10 +426,8 @@ def test_forward_mode_keeps_the_tangent():
     """Our operator would drop it."""
     layout = lengths(5)
     q, k, v, tangent = (torch.randn(5, 2, 8) for _ in range(4))
-    attend = partial(disentangled_attention, pos_k=None, pos_q=None, layout=layout, relative=None, scale=0.3)
-    _, expected = torch.func.jvp(
-        lambda x: reference.attend(x, k, v, None, None, layout, None, 0.3)[0], (q,), (tangent,)
-    )
+    attend = partial(disentangled_attention, positions=None, layout=layout, scale=0.3)
+    _, expected = torch.func.jvp(lambda x: written_out(x, k, v, None, None, layout, None, 0.3)[0], (q,), (tangent,))
     _, found = torch.func.jvp(lambda x: attend(x, k, v), (q,), (tangent,))
     torch.testing.assert_close(found, expected)
     with forward_ad.dual_level():

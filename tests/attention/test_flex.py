@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from debertakit.attention import flex, reference
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import RelativePositions
+from tests.attention.tables import with_tables
 
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
@@ -37,5 +38,5 @@ def test_it_equals_the_reference(lengths, view, tables, dropout, relative):
     pos_q = pos_q if tables in ("both", "p2c") else None
     arguments = (q[rows], k, v, pos_k, pos_q, layout, relative, 0.2)
     seed = torch.tensor(5)
-    expected, _ = reference.attend(*arguments, dropout=dropout, seed=seed)
-    torch.testing.assert_close(flex.attend(*arguments, dropout, seed), expected, atol=2e-5, rtol=1e-4)
+    expected, _ = with_tables(reference.attend)(*arguments, dropout=dropout, seed=seed)
+    torch.testing.assert_close(with_tables(flex.attend)(*arguments, dropout, seed), expected, atol=2e-5, rtol=1e-4)

@@ -1,16 +1,19 @@
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 import torch
 
+from debertakit.attention import cpu, flex
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import TERMS, PositionTables, RelativePositions
 from debertakit.attention.reference import attend, keep_mask, probabilities, score_parts, seen
 
 RELATIVE = RelativePositions(8, 8, 20)
-HEADS, D = 2, 4
+HEADS, D = 2, 8
 SCALE = 1 / math.sqrt(3 * D)
+SUBSETS = [terms for size in range(4) for terms in combinations(TERMS, size)]
 
 
 def tensors(queries, keys, rows=16):
@@ -18,10 +21,14 @@ def tensors(queries, keys, rows=16):
     return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
 
 
-def by_loops(q, k, v, pos_k, pos_q, layout, p2p=False, scale=SCALE):
+def positions(pos_k, pos_q, *terms):
+    return PositionTables(terms or ("c2p", "p2c"), pos_k, pos_q, RELATIVE)
+
+
+def by_loops(q, k, v, pos_k, pos_q, layout, terms=("c2p", "p2c"), scale=SCALE):
     """The definition, pair by pair."""
     lookup = RELATIVE.lookup().tolist()
-    out = torch.zeros_like(q)
+    rows = []
     for s in range(layout.sequences):
         keys = range(int(layout.k_offsets[s]), int(layout.k_offsets[s + 1]))
         for i in range(int(layout.q_offsets[s]), int(layout.q_offsets[s + 1])):
@@ -31,62 +38,91 @@ def by_loops(q, k, v, pos_k, pos_q, layout, p2p=False, scale=SCALE):
                 for j in keys[:sees]:
                     x = int(layout.q_positions[i] - layout.k_positions[j])
                     r = lookup[min(max(x, -RELATIVE.reach), RELATIVE.reach) + RELATIVE.reach]
-                    score = q[i, h] @ k[j, h] + q[i, h] @ pos_k[r, h] + pos_q[r, h] @ k[j, h]
-                    if p2p:
-                        score = score + pos_q[r, h] @ pos_k[r, h]
-                    scores.append(float(score) * scale)
-                weights = np.exp(np.array(scores) - max(scores))
-                weights /= weights.sum()
-                for j, weight in zip(keys, weights, strict=False):
-                    out[i, h] += weight * v[j, h]
-    return out
+                    parts = {
+                        "c2c": q[i, h] @ k[j, h],
+                        "c2p": q[i, h] @ pos_k[r, h],
+                        "p2c": pos_q[r, h] @ k[j, h],
+                        "p2p": pos_q[r, h] @ pos_k[r, h],
+                    }
+                    scores.append(sum(parts[term] for term in ("c2c", *terms)) * scale)
+                weights = torch.stack(scores).exp()
+                rows.append((weights / weights.sum()) @ v[keys[0] : keys[0] + sees, h])
+    return torch.stack(rows).view(q.shape)
 
 
-@pytest.mark.parametrize("p2p", [False, True])
-def test_scores_are_the_sum_of_their_parts_over_the_scale(p2p):
-    layout = Layout.from_lengths(torch.tensor([5, 1, 30]))
-    given = tensors(36, 36)
-    out, _ = attend(*given, layout, RELATIVE, SCALE, p2p)
-    torch.testing.assert_close(out, by_loops(*given, layout, p2p))
+@pytest.mark.parametrize("backend", ["reference", "cpu", "flex"])
+@pytest.mark.parametrize("terms", SUBSETS, ids="+".join)
+def test_each_set_of_terms_computes_exactly_its_terms(terms, backend):
+    """Both tables are given, whatever reads them. Flex has no backward on a CPU."""
+    if backend != "reference" and "p2p" in terms:
+        pytest.skip("p2p is left to the reference")
+    if backend == "cpu" and not cpu.available():
+        pytest.skip(cpu.reason())
+    layout = Layout.from_lengths(torch.tensor([4, 1, 11]))
+    given = [x if backend == "reference" else x.float() for x in tensors(16, 16)]
+    scale = 1 / math.sqrt((1 + len(terms)) * D)
+    results = []
+    for run in ("loops", backend):
+        inputs = [x.clone().requires_grad_(backend != "flex") for x in given]
+        if run == "loops":
+            out = by_loops(*inputs, layout, terms, scale)
+        else:
+            tables = PositionTables(terms, *inputs[3:], RELATIVE)
+            run_with = {"reference": lambda *x: attend(*x)[0], "cpu": cpu.attend, "flex": flex.attend}[backend]
+            out = run_with(*inputs[:3], tables, layout, scale)
+        grads = []
+        if backend != "flex":
+            out.square().sum().backward()
+            grads = [torch.zeros_like(x) if x.grad is None else x.grad for x in inputs]
+        results.append([out.detach(), *grads])
+    tolerance = 1e-9 if backend == "reference" else 2e-5
+    for expected, found in zip(*results, strict=True):
+        torch.testing.assert_close(found, expected, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("term", TERMS)
+def test_a_term_without_its_table_is_refused(term):
+    with pytest.raises(ValueError, match=f"{term} needs its position table"):
+        PositionTables((term,), None, None, RELATIVE)
+    with pytest.raises(ValueError, match="unknown position term"):
+        PositionTables(("p2x",), None, None, RELATIVE)
 
 
 def test_queries_of_another_length_causal_and_with_gaps():
     layout, _ = Layout.from_mask(torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1], [0, 1, 1, 1, 1, 0, 0, 0]]))
     layout = layout.causal().at_rows(torch.tensor([1, 4, 5, 7, 9]))
     given = tensors(5, 10)
-    out, _ = attend(*given, layout, RELATIVE, SCALE)
+    out, _ = attend(*given[:3], positions(*given[3:]), layout, SCALE)
     torch.testing.assert_close(out, by_loops(*given, layout))
 
 
-def test_product_of_content_and_position_attention_is_attention_of_the_sum():
+@pytest.mark.parametrize("terms", [("p2p",), ("c2p", "p2c")])
+def test_product_of_content_and_position_attention_is_attention_of_the_sum(terms):
     """Two descriptions multiply a content attention with a position attention; renormalised, it is this one."""
     layout = Layout.from_lengths(torch.tensor([7]))
     q, k, _, pos_k, pos_q = tensors(7, 7)
-    parts = score_parts(q, k, pos_k, pos_q, layout, RELATIVE, SCALE)
-    product = parts.c2c.softmax(-1) * (parts.c2p + parts.p2c).softmax(-1)
+    parts = score_parts(q, k, positions(pos_k, pos_q, *terms), layout, SCALE)
+    position = sum(part for name, part in parts.named().items() if name != "c2c")
+    product = parts.c2c.softmax(-1) * position.softmax(-1)
     product = product / product.sum(-1, keepdim=True)
     torch.testing.assert_close(product, probabilities(parts.total(), seen(layout)))
 
 
-def test_parts_come_only_for_the_terms_in_use():
+@pytest.mark.parametrize("terms", SUBSETS, ids="+".join)
+def test_parts_come_only_for_the_terms_in_use(terms):
     layout = Layout.from_lengths(torch.tensor([4]))
     q, k, _, pos_k, pos_q = tensors(4, 4)
-    assert set(score_parts(q, k, None, pos_q, layout, RELATIVE, SCALE).named()) == {"c2c", "p2c"}
-    assert set(score_parts(q, k, pos_k, None, layout, RELATIVE, SCALE).named()) == {"c2c", "c2p"}
-    assert set(score_parts(q, k, None, None, layout, None, SCALE).named()) == {"c2c"}
-    assert set(score_parts(q, k, pos_k, pos_q, layout, RELATIVE, SCALE, p2p=True).named()) == {
-        "c2c",
-        "c2p",
-        "p2c",
-        "p2p",
-    }
+    parts = score_parts(q, k, PositionTables(terms, pos_k, pos_q, RELATIVE), layout, SCALE)
+    assert set(parts.named()) == {"c2c", *terms}
+    assert set(score_parts(q, k, None, layout, SCALE).named()) == {"c2c"}
 
 
 def test_a_query_that_sees_nothing_gives_zeros():
     layout, _ = Layout.from_mask(torch.ones(1, 3))
     layout = layout.causal()
     layout.visible[0] = 0
-    out, probs = attend(*tensors(3, 3), layout, RELATIVE, SCALE)
+    q, k, v, *tables = tensors(3, 3)
+    out, probs = attend(q, k, v, positions(*tables), layout, SCALE)
     assert out[0].abs().max() == 0
     assert probs[0, :, 0].abs().max() == 0
 
@@ -101,5 +137,5 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     assert np.corrcoef(rows[0], rows[1])[0, 1] < 0.25  # neighbouring rows are unrelated
     v = torch.ones(300, 3, 8)
     zero = torch.zeros(300, 3, 8)
-    out, _ = attend(zero, zero, v, None, None, layout, None, 1.0, dropout=0.3, seed=torch.tensor(7))
+    out, _ = attend(zero, zero, v, None, layout, 1.0, dropout=0.3, seed=torch.tensor(7))
     assert abs(out.mean() - 1) < 0.02

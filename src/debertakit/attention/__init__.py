@@ -16,9 +16,9 @@ from torch import Tensor
 from debertakit.attention import cpu, reference
 from debertakit.attention.graphs import constant_in_graphs, exporting
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import PositionTables, RelativePositions
 
-__all__ = ["BACKENDS", "Layout", "RelativePositions", "disentangled_attention", "use_backend"]
+__all__ = ["BACKENDS", "Layout", "PositionTables", "RelativePositions", "disentangled_attention", "use_backend"]
 
 BACKENDS = ("auto", "reference", "cpu", "flex")
 _chosen: ContextVar[str] = ContextVar("debertakit_attention_backend", default="auto")
@@ -40,13 +40,10 @@ def disentangled_attention(
     q: Tensor,  # [total queries, heads, d]
     k: Tensor,  # [total keys, heads, d]
     v: Tensor,  # [total keys, heads, d]
-    pos_k: Tensor | None,  # [rows, heads, d]: projected relative table for c2p
-    pos_q: Tensor | None,  # [rows, heads, d]: the same for p2c
+    positions: PositionTables | None,
     layout: Layout,
-    relative: RelativePositions | None,
     *,
     scale: float,
-    p2p: bool = False,
     dropout: float = 0.0,
     observe: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
@@ -56,14 +53,14 @@ def disentangled_attention(
     """
     # Drawn from torch's own generator: manual_seed and gradient checkpointing reproduce it.
     seed = torch.randint(2**31 - 1, (), device="cpu") if dropout > 0.0 else None
-    backend = "reference" if observe is not None else _backend_for(q, p2p)
+    backend = "reference" if observe is not None else _backend_for(q, positions)
     if backend == "cpu":
-        return cpu.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed)
+        return cpu.attend(q, k, v, positions, layout, scale, dropout, seed)
     if backend == "flex":
         from debertakit.attention import flex  # imports torch's compiler: only for who uses it
 
-        return flex.attend(q, k, v, pos_k, pos_q, layout, relative, scale, dropout, seed)
-    return reference.attend(q, k, v, pos_k, pos_q, layout, relative, scale, p2p, dropout, seed, observe)[0]
+        return flex.attend(q, k, v, positions, layout, scale, dropout, seed)
+    return reference.attend(q, k, v, positions, layout, scale, dropout, seed, observe)[0]
 
 
 @constant_in_graphs
@@ -71,9 +68,10 @@ def _chosen_backend() -> str:
     return _chosen.get()
 
 
-def _backend_for(q: Tensor, p2p: bool) -> str:
+def _backend_for(q: Tensor, positions: PositionTables | None) -> str:
     """p2p and exported graphs are left to the reference."""
     chosen = _chosen_backend()
+    p2p = positions is not None and "p2p" in positions.terms
     if chosen == "auto":
         if q.is_cuda and not p2p and not exporting():
             return "flex"

@@ -21,7 +21,7 @@ from torch import Tensor
 from debertakit.attention import reference
 from debertakit.attention.graphs import constant_in_graphs, exporting, transformed
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import Lookup, RelativePositions
+from debertakit.attention.positions import Lookup, PositionTables
 
 __all__ = ["attend", "available", "reason", "supports"]
 
@@ -65,20 +65,21 @@ def attend(
     q: Tensor,  # [total queries, heads, d]; rows and heads may be strided
     k: Tensor,  # [total keys, heads, d]
     v: Tensor,  # [total keys, heads, d]
-    pos_k: Tensor | None,  # [rows, heads, d]
-    pos_q: Tensor | None,  # [rows, heads, d]
+    positions: PositionTables | None,  # c2p and p2c only
     layout: Layout,
-    relative: RelativePositions | None,
     scale: float,
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
-    lookup = None
-    if pos_k is not None or pos_q is not None:
-        if relative is None:
-            raise ValueError("position tables came without the rule that maps distances to their rows")
-        lookup = relative.lookup()
+    """Mixed values [total queries, heads, d]. The equation is at the top of ``reference.py``."""
+    pos_k = pos_q = lookup = None
+    if positions is not None and positions.terms:
+        if "p2p" in positions.terms:
+            raise ValueError("the fused kernel does not compute p2p")
+        # The kernel adds a term for every table that it is given.
+        pos_k = positions.pos_k if "c2p" in positions.terms else None
+        pos_q = positions.pos_q if "p2c" in positions.terms else None
+        lookup = positions.relative.lookup()
     if dropout > 0.0 and seed is None:
         raise ValueError("dropout needs a seed")
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
@@ -306,8 +307,11 @@ def _differentiable_gradients(ctx, d_out: Tensor) -> list[Tensor | None]:
     q_offsets, k_offsets, q_positions, k_positions, visible = rows
     max_q, max_k = (int(offsets.diff().max()) if len(offsets) > 1 else 0 for offsets in (q_offsets, k_offsets))
     layout = Layout(q_offsets, k_offsets, q_positions, k_positions, max_q, max_k, max_distance=0, visible=visible)
-    rule = None if lookup is None else Lookup(lookup)
-    out, _ = reference.attend(q, k, v, pos_k, pos_q, layout, rule, ctx.scale, False, ctx.dropout, seed)
+    positions = None
+    if lookup is not None:
+        terms = ("c2p",) * (pos_k is not None) + ("p2c",) * (pos_q is not None)
+        positions = PositionTables(terms, pos_k, pos_q, Lookup(lookup))
+    out, _ = reference.attend(q, k, v, positions, layout, ctx.scale, ctx.dropout, seed)
     wanted = [x for x, needed in zip((q, k, v, pos_k, pos_q), ctx.needs_input_grad, strict=False) if needed]
     found = iter(torch.autograd.grad(out, wanted, d_out, create_graph=True))
     return [next(found) if needed else None for needed in ctx.needs_input_grad[:5]]

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
 
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import PositionTables
 from debertakit.attention.reference import mix
 
 _masks: WeakKeyDictionary[Layout, Any] = WeakKeyDictionary()
@@ -32,16 +32,14 @@ def attend(
     q: Tensor,  # [total queries, heads, d]
     k: Tensor,  # [total keys, heads, d]
     v: Tensor,  # [total keys, heads, d]
-    pos_k: Tensor | None,  # [rows, heads, d]
-    pos_q: Tensor | None,  # [rows, heads, d]
+    positions: PositionTables | None,
     layout: Layout,
-    relative: RelativePositions | None,
     scale: float,
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
     """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
-    score = _score_function(q, k, pos_k, pos_q, layout, relative, scale)
+    score = _score_function(q, k, positions, layout, scale)
     packed = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]  # [1, heads, rows, d]
     run: Any = _compiled() if q.is_cuda else flex_attention
     mask = _block_mask(layout)
@@ -63,22 +61,17 @@ def _compiled() -> Callable[..., Any]:
 
 
 def _score_function(
-    q: Tensor,
-    k: Tensor,
-    pos_k: Tensor | None,
-    pos_q: Tensor | None,
-    layout: Layout,
-    relative: RelativePositions | None,
-    scale: float,
+    q: Tensor, k: Tensor, positions: PositionTables | None, layout: Layout, scale: float
 ) -> Callable[..., Tensor]:
-    if pos_k is None and pos_q is None:
+    if positions is None or not positions.terms:
         return lambda score, b, h, i, j: score
-    if relative is None:
-        raise ValueError("position tables came without the rule that maps distances to their rows")
+    pos_k = positions.pos_k if "c2p" in positions.terms else None
+    pos_q = positions.pos_q if "p2c" in positions.terms else None
     with torch.autocast(q.device.type, enabled=False):  # their products overflow fp16
         c2p = torch.einsum("ihd,rhd->hir", q.float() * scale, pos_k.float()) if pos_k is not None else None
         p2c = torch.einsum("jhd,rhd->hjr", k.float(), pos_q.float() * scale) if pos_q is not None else None
-    lookup, reach = relative.lookup(q.device), relative.reach
+    lookup = positions.relative.lookup(q.device)
+    reach = lookup.shape[0] // 2
     q_positions, k_positions = layout.q_positions, layout.k_positions
 
     def score_mod(score: Tensor, b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:

@@ -88,9 +88,38 @@ class Lookup:
     table: Tensor
     """int32 [2 * reach + 1]: the row of distance x is at x + reach."""
 
+    def lookup(self, device: torch.device | str = "cpu") -> Tensor:
+        return self.table.to(device)
+
     def rows(self, distances: Tensor) -> Tensor:
         reach = self.table.shape[0] // 2
         return self.table[(distances.clamp(-reach, reach) + reach).long()]  # ONNX gathers by int64 only
+
+
+TERMS = ("c2p", "p2c", "p2p")
+KEY_TERMS, QUERY_TERMS = frozenset({"c2p", "p2p"}), frozenset({"p2c", "p2p"})
+"""Which terms read the table projected to keys, and which the table projected to queries."""
+
+
+@dataclass(frozen=True, eq=False)
+class PositionTables:
+    """The position terms of one layer's scores and what they read (the equations are in ``reference.py``)."""
+
+    terms: tuple[str, ...]
+    """Which of TERMS are added to the scores."""
+    pos_k: Tensor | None
+    """Kr [rows, heads, d], for c2p and p2p; None: neither is used."""
+    pos_q: Tensor | None
+    """Qr [rows, heads, d], for p2c and p2p."""
+    relative: RelativePositions | Lookup
+    """Which row stands for a distance."""
+
+    def __post_init__(self) -> None:
+        for term in self.terms:
+            if term not in TERMS:
+                raise ValueError(f"unknown position term {term!r}; choose from {', '.join(TERMS)}")
+            if (term in KEY_TERMS and self.pos_k is None) or (term in QUERY_TERMS and self.pos_q is None):
+                raise ValueError(f"the term {term} needs its position table")
 
 
 @constant_in_graphs

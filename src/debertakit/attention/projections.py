@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from debertakit.attention.cpu import content_hash
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
-from debertakit.attention.positions import RelativePositions
+from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS, PositionTables, RelativePositions
 
 Projected = tuple[Tensor | None, Tensor | None]  # Kr and Qr [rows, heads, d]; None where no term needs them
 
@@ -44,12 +44,11 @@ def project_memory(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projected:
-    """Kr and Qr [rows, heads, d] of the relative table; None for a term that the model leaves out."""
+    """Kr and Qr [rows, heads, d] of the relative table; None where no term reads it."""
     to_key, to_query = position_projections(att)
-    needs_key, needs_query = "c2p" in terms or "p2p" in terms, "p2c" in terms or "p2p" in terms
     return (
-        _heads(att, to_key(table)) if needs_key and to_key is not None else None,
-        _heads(att, to_query(table)) if needs_query and to_query is not None else None,
+        _heads(att, to_key(table)) if to_key is not None and KEY_TERMS.intersection(terms) else None,
+        _heads(att, to_query(table)) if to_query is not None and QUERY_TERMS.intersection(terms) else None,
     )
 
 
@@ -89,7 +88,7 @@ class RelativeTable:
     """
 
     def __init__(self, encoder: Any, relative: RelativePositions, terms: Sequence[str], norm: bool, layout: Layout):
-        self.terms = terms
+        self.terms = tuple(terms)
         tracing = fixed_shapes()
         use_cache = not torch.is_grad_enabled() and not encoder.training and not tracing
         # Lengths are symbols in a trace: nothing to cut by.
@@ -101,14 +100,16 @@ class RelativeTable:
         self._table_state = self._state(self._table_modules()) if use_cache else None
         self._projected: dict[Any, Projected] = {}  # in this pass: the mask decoder runs one layer several times
 
-    def project(self, att: Any, rows: Tensor | None = None) -> Projected:
-        """Kr and Qr for one attention module, from ``rows`` (default: its own)."""
+    def project(self, att: Any, rows: Tensor | None = None) -> PositionTables:
+        """The tables of one attention module, projected from ``rows`` (default: its own)."""
         rows = self.rows if rows is None else rows
         if rows is not None:
-            return project_positions(att, att.pos_dropout(rows), self.terms)
-        if att not in self._projected:
-            self._projected[att] = self._cached(att)
-        return self._projected[att]
+            projected = project_positions(att, att.pos_dropout(rows), self.terms)
+        else:
+            if att not in self._projected:
+                self._projected[att] = self._cached(att)
+            projected = self._projected[att]
+        return PositionTables(self.terms, *projected, self.relative)
 
     def _cached(self, att: Any) -> Projected:
         used = [layer for layer in position_projections(att) if layer is not None]

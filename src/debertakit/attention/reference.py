@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 
 from debertakit.attention.layout import Layout, lengths_between
-from debertakit.attention.positions import Lookup, RelativePositions
+from debertakit.attention.positions import PositionTables
 
 
 @dataclass(frozen=True)
@@ -51,32 +51,30 @@ class ScoreParts:
 def score_parts(
     q: Tensor,  # [total queries, heads, d]
     k: Tensor,  # [total keys, heads, d]
-    pos_k: Tensor | None,  # Kr [rows, heads, d]; None: no c2p
-    pos_q: Tensor | None,  # Qr [rows, heads, d]; None: no p2c
+    positions: PositionTables | None,
     layout: Layout,
-    relative: RelativePositions | Lookup | None,
     scale: float,
-    p2p: bool = False,
 ) -> ScoreParts:
     q, k = (layout.pad_queries(_full(q)) * scale, layout.pad_keys(_full(k)))
     parts = {"c2c": torch.einsum("nihd,njhd->nhij", q, k)}
-    if pos_k is None and pos_q is None:
+    if positions is None or not positions.terms:
         return ScoreParts(**parts)
-    if relative is None:
-        raise ValueError("position tables came without the rule that maps distances to their rows")
 
     distance = layout.pad_queries(layout.q_positions)[:, :, None] - layout.pad_keys(layout.k_positions)[:, None, :]
-    row = relative.rows(distance)[:, None].long()  # [n, 1, max_q, max_k]
+    row = positions.relative.rows(distance)[:, None].long()  # [n, 1, max_q, max_k]
     row = row.expand(-1, q.shape[2], -1, -1)
-    if pos_k is not None:
+    pos_k, pos_q = positions.pos_k, positions.pos_q
+    if "c2p" in positions.terms:
+        assert pos_k is not None
         by_row = torch.einsum("nihd,rhd->nhir", q, _full(pos_k))
         parts["c2p"] = by_row.gather(-1, row)
-    if pos_q is not None:
+    if "p2c" in positions.terms:
+        assert pos_q is not None
         by_row = torch.einsum("njhd,rhd->nhjr", k, _full(pos_q) * scale)
         parts["p2c"] = by_row.gather(-1, row.transpose(-1, -2)).transpose(-1, -2)
-    if p2p:
-        if pos_k is None or pos_q is None:
-            raise ValueError("p2p needs both position tables")
+    if "p2p" in positions.terms:
+        assert pos_k is not None
+        assert pos_q is not None
         by_row = torch.einsum("rhd,rhd->hr", _full(pos_q) * scale, _full(pos_k))
         parts["p2p"] = by_row[None, :, None].expand(len(row), -1, row.shape[2], -1).gather(-1, row)
     return ScoreParts(**parts)
@@ -98,15 +96,12 @@ def probabilities(scores: Tensor, mask: Tensor) -> Tensor:
 
 
 def attend(
-    q: Tensor,
-    k: Tensor,
+    q: Tensor,  # [total queries, heads, d]
+    k: Tensor,  # [total keys, heads, d]
     v: Tensor,  # [total keys, heads, d]
-    pos_k: Tensor | None,
-    pos_q: Tensor | None,
+    positions: PositionTables | None,
     layout: Layout,
-    relative: RelativePositions | Lookup | None,
     scale: float,
-    p2p: bool = False,
     dropout: float = 0.0,
     seed: Tensor | None = None,
     observe: Callable[[Tensor], Tensor] | None = None,
@@ -116,7 +111,7 @@ def attend(
     ``observe`` may put a function between the probabilities and their use.
     """
     with torch.autocast(q.device.type, enabled=False):
-        scores = score_parts(q, k, pos_k, pos_q, layout, relative, scale, p2p).total()
+        scores = score_parts(q, k, positions, layout, scale).total()
         probs = probabilities(scores, seen(layout))
         if observe is not None:
             probs = observe(probs)

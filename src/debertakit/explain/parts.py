@@ -133,8 +133,7 @@ def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str,
     for hidden, layer in zip(hidden_states, backbone.encoder.layer, strict=False):  # the last one feeds no layer
         att = layer.attention.self
         q, k, _ = project(att, packed.pack(hidden))
-        p2p = "p2p" in config.pos_att_type
-        parts = score_parts(q, k, *table.project(att), packed.layout, table.relative, config.attention_scale, p2p)
+        parts = score_parts(q, k, table.project(att), packed.layout, config.attention_scale)
         layers.append(parts.named())
     return torch.cat(attentions), {name: torch.cat([parts[name] for parts in layers]) for name in layers[0]}
 

@@ -197,7 +197,7 @@ class EncoderGraph:
         values = self.heads(graph.linear(x, f"{name}.value", *value), [0, 2, 1, 3])
         if "p2c" not in self.config.pos_att_type:
             return Memory(keys, values, None)
-        table = self.table.project(layer.attention.self)[1] * scale  # Qr
+        table = self.table.project(layer.attention.self).pos_q * scale  # Qr
         reached = self.in_reach(graph.constant(f"{name}.position_query", table.transpose(0, 1)), axis=1)
         return Memory(keys, values, graph.op("MatMul", reached, keys))
 
@@ -217,7 +217,7 @@ class EncoderGraph:
         queries = self.heads(graph.linear(x, f"{name}.query", weight * scale, bias * scale), [0, 2, 1, 3])
         scores = op("MatMul", queries, memory.keys)
         if "c2p" in self.config.pos_att_type:
-            table = self.table.project(layer.attention.self)[0].permute(1, 2, 0)  # Kr^T [heads, d, rows]
+            table = self.table.project(layer.attention.self).pos_k.permute(1, 2, 0)  # Kr^T [heads, d, rows]
             by_row = op("MatMul", queries, self.in_reach(graph.constant(f"{name}.position_key", table), axis=2))
             scores = op("Add", scores, op("GatherElements", by_row, index, axis=3))
         if memory.positions is not None:
