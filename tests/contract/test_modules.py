@@ -272,11 +272,11 @@ def test_a_copy_is_independent(variant, kind):
     with torch.no_grad():
         before = main_outputs(kind, model(**inputs(kind)), mask)
         twin = copy.deepcopy(model)
-        for weight in twin.parameters():
+        for weight in twin.base_model.encoder.parameters():
             weight.mul_(-1.5)
         changed = main_outputs(kind, twin(**inputs(kind)), mask)
         assert (changed[0] - before[0]).abs().max() > 1e-3  # it reads its own weights
         assert_same(main_outputs(kind, model(**inputs(kind)), mask), before, tolerance=0)
-        for weight in twin.parameters():
+        for weight in twin.base_model.encoder.parameters():
             weight.div_(-1.5)
         assert_same(main_outputs(kind, twin(**inputs(kind)), mask), before)
