@@ -5,7 +5,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-matrix lint bench-finetune clean
+.PHONY: install demo test test-clients test-matrix lint bench-finetune clean
 
 # Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
 install: $(STAMP)
@@ -15,7 +15,15 @@ demo: $(STAMP)
 
 # Three workers on two cores: a third of the time tests wait for processes that they started.
 test: $(STAMP) lint
-	$(BIN)/pytest -n 3 --dist worksteal
+	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/clients
+
+# Our models inside sentence-transformers, PEFT, GLiNER, SetFit, the Trainer and pipelines (docs/clients.md). The newest
+# GLiNER works too, but excludes this transformers in its metadata.
+test-clients: $(STAMP)
+	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[clients]'
+	$(BIN)/pytest -n 3 --dist worksteal tests/clients
+	$(BIN)/python -m pip install --quiet --no-deps gliner==0.2.29
+	$(BIN)/pytest tests/clients/test_gliner.py
 
 # The suite on several Pythons, library versions and CPU settings: make test-matrix ARGS="--only python-3.13"
 test-matrix: $(STAMP)

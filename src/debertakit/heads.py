@@ -329,10 +329,11 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
         start, end = self.qa_outputs(output.last_hidden_state).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
-            if attention_mask is not None:  # padding is no place for an answer; in stock it takes part in the softmax
+            scores = (start, end)
+            if attention_mask is not None:  # an answer is never in the padding; in stock it takes part in the softmax
                 lowest = torch.finfo(start.dtype).min
-                start, end = (logits.masked_fill(attention_mask == 0, lowest) for logits in (start, end))
-            loss = self.loss_function(start, end, start_positions, end_positions, **kwargs)
+                scores = (start.masked_fill(attention_mask == 0, lowest), end.masked_fill(attention_mask == 0, lowest))
+            loss = self.loss_function(*scores, start_positions, end_positions, **kwargs)
         return QuestionAnsweringModelOutput(
             loss=loss,
             start_logits=start,
