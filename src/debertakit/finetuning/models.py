@@ -104,8 +104,9 @@ def load_model(
     model, info = cls.from_pretrained(
         path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
     )
-    if any(LAYER.search(name) for name in info["missing_keys"]):
-        raise ValueError(f"{path} holds no weights for the encoder of {cls.__name__}")
+    missing = sorted(name for name in info["missing_keys"] if LAYER.search(name))
+    if missing:
+        raise ValueError(f"{path} lacks {len(missing)} weights of the encoder, for example {missing[0]}")
     lacking = sorted({*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])})
     if whole and lacking:
         raise ValueError(f"{path} has no trained head of this shape: {lacking[0]} is missing or of another size")
