@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "debertakit-matrix"
-SUITE = ("tests",)
+SUITE = ("tests", "--ignore=tests/clients")
 NUMERIC = (  # everything that CPU instructions, threads or the kernel can change
     *("tests/attention", "tests/objectives", "tests/pretraining", "tests/generation", "tests/inference"),
     *("tests/test_model.py", "tests/test_heads.py", "tests/test_decoding.py", "tests/test_acceleration.py"),
