@@ -27,6 +27,8 @@ _HOMES = {
     "debertakit.acceleration": ("accelerate", "undo"),
     "debertakit.attention": ("Layout", "use_backend"),
     "debertakit.inference.fill": ("fill_mask",),
+    "debertakit.inference.onnx": ("export_onnx",),
+    "debertakit.inference.tasks": ("load",),
     "debertakit.text.tokenizers": ("load_tokenizer",),
     "debertakit.text.training": ("train_tokenizer",),
 }
