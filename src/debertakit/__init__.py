@@ -1,6 +1,6 @@
-"""debertakit: DeBERTa, exact, fast and complete.
+"""debertakit: exact and fast DeBERTa models.
 
-Names load on first use, so that ``import debertakit`` and ``deberta --help`` stay quick.
+Public names are imported on first use, so that ``import debertakit`` and ``deberta --help`` stay fast.
 """
 
 from importlib import import_module

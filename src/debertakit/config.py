@@ -1,9 +1,9 @@
-"""The model config: every field that the encoder and its heads read, and the released models as presets.
+"""Model config: all fields of the encoder and its heads, and presets for the released models.
 
 A saved config is an ordinary ``deberta`` (v1) or ``deberta-v2`` (v2, v3) config.json. The constructor's defaults
-describe deberta-v3-base. A file that leaves a field out means what transformers means by its absence, which is
-different (``ABSENT``). The constructor raises on unknown and contradictory fields; a file may hold fields of other
-software, which are passed through.
+describe deberta-v3-base. A field that is missing from a config.json gets the default of transformers instead
+(``ABSENT``). The constructor raises on unknown and contradictory fields. Unknown fields in a file are kept, because
+other software may have written them.
 """
 
 import difflib
@@ -21,7 +21,7 @@ from debertakit.attention.positions import TERMS, RelativePositions
 MODEL_TYPES = ("deberta", "deberta-v2")
 logger = logging.getLogger(__name__)
 
-# What a field means when a config.json does not hold it.
+# Defaults for fields that are missing from a config.json.
 ABSENT: dict[str, Any] = {
     "relative_attention": False,
     "max_relative_positions": -1,
@@ -33,7 +33,7 @@ ABSENT: dict[str, Any] = {
     "emd_steps": -1,
 }
 
-# Written by older transformers, by Microsoft's trainer or for generation; no model here reads them.
+# Ignored fields, written by older transformers, by Microsoft's trainer or for generation.
 RETIRED = frozenset(
     "use_cache torchscript use_bfloat16 pruned_heads tie_encoder_decoder cross_attention_hidden_size "
     "add_cross_attention is_decoder task_specific_params finetuning_task tokenizer_class prefix sep_token_id "
@@ -44,68 +44,69 @@ RETIRED = frozenset(
 
 
 class DebertaConfig(PreTrainedConfig):
-    """Config of every DeBERTa model; ``model_type`` chooses the checkpoint layout, the fields everything else."""
+    """Config of all DeBERTa models. ``model_type`` selects the checkpoint layout."""
 
-    model_type = "deberta-v2"  # the instance may say "deberta": v1's fused projections without key bias
+    model_type = "deberta-v2"  # "deberta" on v1 instances: fused projections without key bias
 
     vocab_size: int = 128100
-    """Rows of the word table. The released v2/v3 tables have 100 rows more than their tokenizers have pieces."""
+    """Rows of the word embeddings. In the released v2/v3 models, 100 more than the tokenizer has pieces."""
     hidden_size: int = 768
     num_hidden_layers: int = 12
     num_attention_heads: int = 12
     attention_head_size: int = 0
-    """Width of a head; 0: hidden_size / num_attention_heads, as in every released model."""
+    """Width of a head. 0: hidden_size / num_attention_heads, as in all released models."""
     intermediate_size: int = 3072
     embedding_size: int = 0
-    """Width of the word table; other than hidden_size, a bias-free projection follows it. 0: hidden_size."""
+    """Width of the word embeddings. If it differs from hidden_size, a bias-free projection follows. 0: hidden_size."""
     hidden_act: str = "gelu"
     hidden_dropout_prob: float = 0.1
     attention_probs_dropout_prob: float = 0.1
     max_position_embeddings: int = 512
-    """Rows of the absolute position table, and the distance at which log buckets end."""
+    """Rows of the absolute position table, and the default of ``max_relative_positions``."""
     type_vocab_size: int = 0
-    """Segment embeddings; none in any released model."""
+    """Number of segment embeddings. 0 in all released models."""
     initializer_range: float = 0.02
     layer_norm_eps: float = 1e-7
 
     relative_attention: bool = True
-    """False gives plain content attention (a BERT, when position_biased_input is on)."""
+    """False: plain content attention, which gives a BERT if position_biased_input is on."""
     pos_att_type: Sequence[str] = ("c2p", "p2c")
-    """Position terms of the attention: c2p, p2c (all released models), p2p (paper eq. 2, none)."""
+    """Position terms of the attention. All released models use c2p and p2c; none uses p2p (paper eq. 2)."""
     max_relative_positions: int = -1
-    """Half the rows of the relative table when there are no buckets; -1: max_position_embeddings (v1)."""
+    """Without buckets, half the rows of the relative table (v1). With buckets, the distance at which they end.
+    -1: max_position_embeddings."""
     position_buckets: int = 256
-    """Log buckets (v2, v3: 256); -1: every distance has its own row (v1)."""
+    """Number of log buckets (v2, v3: 256). -1: every distance has its own row (v1)."""
     share_att_key: bool = True
-    """Positions are projected by the content projections (v2, v3) instead of their own (v1)."""
+    """Project positions with the content projections (v2, v3) instead of separate ones (v1)."""
     norm_rel_ebd: str = "layer_norm"
     """LayerNorm over the relative table: 'layer_norm' (v2, v3) or 'none' (v1)."""
     position_biased_input: bool = False
-    """Add absolute positions to the input, as BERT does; off in every released model."""
+    """Add absolute positions to the input, as BERT does. Off in all released models."""
     conv_kernel_size: int = 0
-    """Convolution beside the first layer: 3 in v2-xlarge and v2-xxlarge, 0 (none) elsewhere."""
+    """Kernel size of the convolution parallel to the first layer: 3 in v2-xlarge and v2-xxlarge, 0 (none) elsewhere."""
     conv_act: str = "tanh"
-    """Activation of that convolution; 'gelu' in the released files."""
+    """Activation of the convolution. 'gelu' in the released models."""
     conv_groups: int = 1
 
     emd_steps: int = 2
-    """Passes of the Enhanced Mask Decoder (n in the paper); 0: the last layer feeds the LM head. Saved by us only;
-    -1, as in foreign files: the loader decides by what the file holds."""
+    """Passes of the Enhanced Mask Decoder (n in the paper). 0: the LM head reads the last layer. -1: the loader decides
+    from the weights, because only debertakit saves this field."""
     causal_emd: bool = False
-    """An autoregressive row too is read out of the mask decoder, with absolute positions; saved by us only."""
+    """Use the mask decoder, with absolute positions, for autoregressive rows too. Saved by debertakit only."""
 
     clamp_distances: bool = True
     """Clamp distances past max_position_embeddings before bucketing, as Microsoft does. False: transformers' rule, for
-    models that were trained on longer texts with transformers. Saved by us only."""
+    models that were trained on longer texts with transformers. Saved by debertakit only."""
     sparse_prediction: bool = False
-    """In training, the masked LM computes logits of the labelled tokens only (ModernBERT's name). Saved by us only."""
+    """In training, compute masked-LM logits of labelled tokens only (ModernBERT's name). Saved by debertakit only."""
 
     pooler_hidden_size: int = 0
-    """0: hidden_size."""
+    """Width of the pooler. 0: hidden_size."""
     pooler_dropout: float = 0.0
     pooler_hidden_act: str = "gelu"
     cls_dropout: float | None = None
-    """Dropout before the classifier; None: hidden_dropout_prob."""
+    """Dropout before the classifier. None: hidden_dropout_prob."""
 
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
@@ -113,7 +114,7 @@ class DebertaConfig(PreTrainedConfig):
     mask_token_id: int | None = None
     tie_word_embeddings: bool = True
     legacy: bool = False
-    """Read by transformers only: False makes it load the language-model head under Microsoft's names."""
+    """Read by transformers only. False: load the language-model head under Microsoft's names."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         model_type = kwargs.pop("model_type", self.model_type)
@@ -193,11 +194,11 @@ class DebertaConfig(PreTrainedConfig):
             if self.position_buckets > 0:
                 refuse(f"position_buckets={self.position_buckets} does not exist in v1 (model_type 'deberta')")
         if self.relative_attention:
-            _ = self.relative_positions  # raises on a table that no distance could use
+            _ = self.relative_positions  # raises on an unusable table
 
     @property
     def relative_positions(self) -> RelativePositions:
-        """The rule that maps a distance to its row of the relative table."""
+        """The rule that maps distances to rows of the relative table."""
         longest = self.max_relative_positions if self.max_relative_positions > 0 else self.max_position_embeddings
         if self.position_buckets > 0:
             return RelativePositions(self.position_buckets, self.position_buckets, longest, self.clamp_distances)
@@ -210,8 +211,10 @@ class DebertaConfig(PreTrainedConfig):
 
     @classmethod
     def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
-        """The config of a file. Fields that other software wrote into it are kept and saved again, as transformers
-        does; only the constructor refuses unknown fields."""
+        """Build the config from the content of a config.json.
+
+        Unknown fields are kept and saved again, as in transformers. Only the constructor rejects them.
+        """
         known = {*cls._known_fields(), "model_type", "padding_idx"}
         foreign = {key: value for key, value in config_dict.items() if key not in known and not key.startswith("_")}
         config_dict = {key: value for key, value in config_dict.items() if key not in foreign}
@@ -220,13 +223,13 @@ class DebertaConfig(PreTrainedConfig):
         loaded = super().from_dict({**absent, **config_dict, **overrides}, **kwargs)
         config = loaded[0] if isinstance(loaded, tuple) else loaded
         for key, value in foreign.items():
-            if not hasattr(cls, key):  # never over a property or method of ours
+            if not hasattr(cls, key):  # do not overwrite a property or method of the class
                 setattr(config, key, value)
         return loaded
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any):
-        """From a folder, a config.json or a hub name."""
+        """Load the config of a folder, a config.json or a hub model."""
         path = Path(pretrained_model_name_or_path)
         file = path / "config.json" if path.is_dir() else path
         if not file.is_file():
@@ -245,7 +248,7 @@ class DebertaConfig(PreTrainedConfig):
     def to_dict(self) -> dict[str, Any]:
         output = super().to_dict()
         output["model_type"] = self.model_type
-        # Stock transformers, and servers that read this field, know the v2 classes by their longer name.
+        # Stock transformers, and servers that read this field, call the v2 classes DebertaV2*.
         if self.model_type == "deberta-v2" and self.architectures:
             output["architectures"] = [_stock_name(name) for name in self.architectures]
         return output
@@ -273,7 +276,7 @@ _CONV = {"conv_kernel_size": 3, "conv_act": "gelu"}
 
 
 def _shape(layers: int, hidden: int) -> dict[str, int]:
-    """Every released model has heads of 64 and a feed-forward layer four times as wide."""
+    """All released models have heads of width 64 and a feed-forward layer four times as wide as the hidden size."""
     return {
         "num_hidden_layers": layers,
         "hidden_size": hidden,
@@ -297,7 +300,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 def preset(name: str, **overrides: Any) -> DebertaConfig:
-    """The config of a released model by its name, with fields replaced."""
+    """Return the config of a released model, with fields overridden by ``overrides``."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")
     return DebertaConfig(**{**PRESETS[name], **overrides})

@@ -1,12 +1,13 @@
-"""The Enhanced Mask Decoder: absolute positions, given to the masked tokens at the end.
+"""The Enhanced Mask Decoder, which adds absolute positions to the masked tokens after the encoder.
 
-With H the output of the last layer but one, the last layer is run n times over K = V = H with queries of its own:
+Let H be the output of the second-to-last layer. The last layer runs n times with keys and values H and separate
+queries:
 
     q_0 = H + I,    q_t = layer(query = residual = q_{t-1}, keys and values = H)
 
-I is "any decoding information"; the released models take the raw absolute position embeddings. With I = 0 and
-n = 1 this is the ordinary last layer. Rows do not see each other's queries, so only the rows that are asked for
-(the masked ones) need computing: the few per cent that the paper counts, where Microsoft's code runs every row.
+I is "any decoding information"; the released models use the raw absolute position embeddings. With I = 0 and
+n = 1 this is the ordinary last layer. Queries do not attend to each other, so we compute only the requested (masked)
+rows. This gives the cost of a few per cent stated in the paper; Microsoft's code computes every row.
 """
 
 from torch import Tensor
@@ -27,7 +28,7 @@ from debertakit.model import (
 def decode_masks(
     backbone: DebertaModel, hidden: Tensor, rows: Tensor | None, packed: PackedInput, remember: Remember | None = None
 ) -> Tensor:
-    """The decoder of the released models: raw absolute positions are the information. ``rows`` None: every row."""
+    """Decode ``rows`` (None: all) with raw absolute positions, as in the released models."""
     information = backbone.embeddings.absolute(packed.positions if rows is None else packed.positions[rows])
     return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config, remember)
 
@@ -36,12 +37,12 @@ def enhanced_mask_decoder(
     encoder: DebertaEncoder,
     hidden: Tensor,  # H [T, hidden]
     information: Tensor,  # I [rows, hidden]
-    rows: Tensor | None,  # which rows of H to decode, ascending; None: all
+    rows: Tensor | None,  # rows of H to decode, ascending; None: all
     layout: Layout,
     config: DebertaConfig,
-    remember: Remember | None = None,  # cached decoding: the rows before these are keys and values too
+    remember: Remember | None = None,  # cached decoding: adds the keys and values of earlier rows
 ) -> Tensor:
-    """Decoded rows [rows, hidden]."""
+    """Return the decoded rows [rows, hidden]."""
     layer = encoder.layer[-1]
     queries = (hidden if rows is None else hidden[rows]) + information
     table = relative_table(encoder, config, layout)

@@ -1,6 +1,6 @@
-"""What stands on the encoder: masked LM, replaced-token detection, and the fine-tuning heads.
+"""Models with heads: masked LM, replaced-token detection, and the fine-tuning tasks.
 
-Names and shapes are those of official checkpoints, so that their heads load and ours load elsewhere.
+Parameter names and shapes match the official checkpoints, so that heads load in both directions.
 """
 
 from typing import Any
@@ -41,7 +41,7 @@ from debertakit.model import (
 
 
 class LMHead(nn.Module):
-    """dense, activation, LayerNorm, then the word table itself as output matrix, plus a bias."""
+    """Dense layer, activation and LayerNorm, then the tied word embeddings and a bias."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -54,7 +54,7 @@ class LMHead(nn.Module):
         return F.linear(self.LayerNorm(self.activation(self.dense(hidden))), words, self.bias)
 
     def resize(self, vocabulary: int) -> None:
-        """The bias of another vocabulary: new words begin at 0."""
+        """Resize the bias to another vocabulary size. New words start at 0."""
         grown = self.bias.new_zeros(vocabulary)
         kept = min(len(grown), len(self.bias))
         grown[:kept] = self.bias.data[:kept]
@@ -68,7 +68,7 @@ class LMPredictions(nn.Module):
 
 
 class DebertaForMaskedLM(DebertaPreTrainedModel):
-    """Masked language model with the Enhanced Mask Decoder and the head that official checkpoints carry."""
+    """Masked language model with the Enhanced Mask Decoder and the LM head of the official checkpoints."""
 
     decodes_masks = True
 
@@ -89,13 +89,13 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         return table
 
     def predict(self, packed: PackedInput, rows: Tensor | None = None, recorder: Recorder | None = None) -> Tensor:
-        """Logits [rows, vocabulary] of these packed rows (None: all)."""
+        """Return the logits [rows, vocabulary] of these packed rows (None: all)."""
         config = self.config
         if config.emd_steps <= 0:
             hidden = self.deberta.encode(packed, recorder=recorder).last
             hidden = hidden if rows is None else hidden[rows]
         else:
-            # The mask decoder stands on the layer below the last one, which runs only to be recorded.
+            # The mask decoder reads the input of the last layer. The last layer itself runs only if it is recorded.
             recording = recorder is not None and recorder.active
             depth = config.num_hidden_layers - (0 if recording else 1)
             encoded = self.deberta.encode(packed, depth=depth, recorder=recorder)
@@ -111,13 +111,15 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,  # [batch, length], -100 where nothing is to be predicted
+        labels: Tensor | None = None,  # [batch, length]; -100: not predicted
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> MaskedLMOutput:
-        """Logits [batch, length, vocabulary]. With ``config.sparse_prediction``, training computes the logits of the
-        labelled tokens only: [labelled, vocabulary]."""
+        """Return logits [batch, length, vocabulary].
+
+        With ``config.sparse_prediction``, training returns only the logits of labelled tokens: [labelled, vocabulary].
+        """
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
         rows = targets = None
@@ -136,7 +138,7 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
 
 
 class MaskPredictions(nn.Module):
-    """Was this token replaced? One logit per token, from the token and its sequence's first one."""
+    """One logit per token (was it replaced?), computed from the token and the first token of its sequence."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -157,7 +159,7 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
         self.post_init()
 
     def predict(self, packed: PackedInput, recorder: Recorder | None = None) -> Tensor:
-        """Packed logits [T]."""
+        """Return packed logits [T]."""
         last = self.deberta.encode(packed, recorder=recorder).last
         starts = packed.layout.q_offsets[:-1].long()
         counts = packed.layout.q_offsets.diff()
@@ -172,12 +174,12 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,  # [batch, length]: 1 replaced, 0 original, -100 not counted
+        labels: Tensor | None = None,  # [batch, length]: 1 replaced, 0 original, -100 ignored
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> TokenClassifierOutput:
-        """Logits [batch, length], positive where the token looks replaced; the loss is over all real tokens."""
+        """Return logits [batch, length], positive if the token looks replaced. The loss covers all real tokens."""
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
         logits = self.predict(packed, recorder)
@@ -193,7 +195,7 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
 
 
 class ContextPooler(nn.Module):
-    """dense and activation over a sequence's first token."""
+    """Dense layer and activation on the first token of each sequence."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -208,8 +210,10 @@ class ContextPooler(nn.Module):
 def first_tokens(
     encoder: DebertaModel, packed: PackedInput, recorder: Recorder, attention_mask: Tensor | None
 ) -> Tensor:
-    """The hidden state of each sequence's first token [batch, hidden]. The last layer computes only these rows, unless
-    its other rows are recorded."""
+    """Return the hidden state of each sequence's first token [batch, hidden].
+
+    The last layer computes only these rows, unless hidden states or attentions are recorded.
+    """
     whole = recorder.active or encoder.config.num_hidden_layers == 1 or fixed_shapes()
     if whole or not (attention_mask is None or attention_mask[:, 0].all()):
         return last_hidden_state(packed, encoder.encode(packed, recorder=recorder), recorder)[:, 0]
@@ -330,7 +334,7 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
         loss = None
         if start_positions is not None and end_positions is not None:
             scores = (start, end)
-            if attention_mask is not None:  # an answer is never in the padding; in stock it takes part in the softmax
+            if attention_mask is not None:  # no answer is in the padding; stock includes padding in the softmax
                 lowest = torch.finfo(start.dtype).min
                 scores = (start.masked_fill(attention_mask == 0, lowest), end.masked_fill(attention_mask == 0, lowest))
             loss = self.loss_function(*scores, start_positions, end_positions, **kwargs)
@@ -365,7 +369,7 @@ class DebertaForMultipleChoice(DebertaPreTrainedModel):
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> MultipleChoiceModelOutput:
-        """Inputs [batch, choices, length]; logits [batch, choices]."""
+        """Take inputs [batch, choices, length] and return logits [batch, choices]."""
         given = input_ids if input_ids is not None else inputs_embeds
         if given is None or given.dim() < 3:
             raise ValueError("multiple choice needs input_ids [batch, choices, length]")
@@ -381,7 +385,7 @@ class DebertaForMultipleChoice(DebertaPreTrainedModel):
         return MultipleChoiceModelOutput(loss=loss, logits=logits, **recorder.outputs())
 
 
-# AutoModel*.from_config(DebertaConfig(...)) builds our classes. What a folder holds is still transformers' to decide.
+# AutoModel*.from_config(DebertaConfig(...)) builds our classes. AutoModel*.from_pretrained(folder) stays stock.
 for auto, cls in (
     (AutoModelForMaskedLM, DebertaForMaskedLM),
     (AutoModelForSequenceClassification, DebertaForSequenceClassification),

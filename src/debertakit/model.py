@@ -1,13 +1,13 @@
 """The encoder: embeddings, layers, and the packed forward pass.
 
-Inside, the tokens of all sequences stand one behind the other, [total_tokens, hidden], and a ``Layout`` says which
-belong together; [batch, length] exists only in ``DebertaModel.forward``. Each layer is post-norm:
+Internally, the tokens of all sequences are concatenated without padding, [total_tokens, hidden]. A ``Layout`` records
+which rows belong to which sequence. Padded tensors [batch, length] exist only in ``forward``. Each layer is post-norm:
 
     a = LayerNorm(x + dropout(dense(attention(x))))
     y = LayerNorm(a + dropout(dense(gelu(dense(a)))))
 
-Modules carry Microsoft's and transformers' parameter names. What computes is ``encode`` and ``run_layer``, plain
-functions that also run over stock transformers modules (see acceleration.py).
+Modules use the parameter names of Microsoft and transformers. The computation is in ``encode`` and ``run_layer``, plain
+functions that also accept stock transformers modules (see acceleration.py).
 """
 
 from collections.abc import Callable, Sequence
@@ -32,13 +32,13 @@ from debertakit.attention.projections import RelativeTable, project, project_mem
 from debertakit.checkpoints import PretrainedLoading
 from debertakit.config import DebertaConfig
 
-IGNORED = -100  # a label that no loss counts
+IGNORED = -100  # label of tokens that the loss ignores
 
 
 class DebertaEmbeddings(nn.Module):
-    """Words, plus segments and absolute positions where a config asks for them; projected, normalised, dropped.
+    """Word embeddings plus optional segments and absolute positions, followed by projection, LayerNorm and dropout.
 
-    The absolute position table is there when the input or the Enhanced Mask Decoder uses it.
+    The absolute position table exists if the input or the Enhanced Mask Decoder uses it.
     """
 
     def __init__(self, config: DebertaConfig):
@@ -78,13 +78,13 @@ class DebertaEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(summed))
 
     def absolute(self, positions: Tensor) -> Tensor:
-        """Raw absolute positions in the hidden width: what the mask decoder adds. Past the table, its last row."""
+        """Return raw absolute positions [T, hidden] for the mask decoder. Positions past the table use its last row."""
         rows = self.position_embeddings(positions.clamp(max=self.position_embeddings.num_embeddings - 1))
         return rows if self.embed_proj is None else self.embed_proj(rows)
 
 
 class DisentangledSelfAttention(nn.Module):
-    """The parameters of one layer's attention, in v1's or v2's layout (see attention/projections.py)."""
+    """Parameters of one layer's attention, in the v1 or v2 layout (see attention/projections.py)."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -113,7 +113,7 @@ class DisentangledSelfAttention(nn.Module):
 
 
 class ResidualOutput(nn.Module):
-    """LayerNorm(residual + dropout(dense(x))): the end of both halves of a layer."""
+    """LayerNorm(residual + dropout(dense(x))), the output of both the attention and the feed-forward part."""
 
     def __init__(self, width: int, config: DebertaConfig):
         super().__init__()
@@ -160,7 +160,7 @@ class DebertaLayer(GradientCheckpointingLayer):
 
 
 class DebertaConv(nn.Module):
-    """v2-xlarge and -xxlarge: neighbours of the embeddings, mixed into the first layer's output."""
+    """Convolution over the embeddings, added to the output of the first layer (v2-xlarge and -xxlarge)."""
 
     def __init__(self, config: DebertaConfig):
         super().__init__()
@@ -185,19 +185,19 @@ class DebertaEncoder(nn.Module):
 
 @dataclass
 class Encoded:
-    """What the encoder returns, packed."""
+    """Packed output of the encoder."""
 
     last: Tensor  # [T, hidden]
-    below: Tensor  # [T, hidden]: the input of the last layer, which the mask decoder reads
+    below: Tensor  # [T, hidden]: input of the last layer, for the mask decoder
 
 
-# A layer's keys and values of these rows -> those of all rows so far (generation/cache.py).
+# Adds a layer's new keys and values to the cache and returns all cached ones (generation/cache.py).
 Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Observe = Callable[[Tensor], Tensor]  # a layer's probabilities -> the same, recorded
+Observe = Callable[[Tensor], Tensor]  # records a layer's probabilities and returns them
 
 
 def relative_table(encoder: Any, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
-    """The encoder's relative positions for this batch; None for a model without them."""
+    """Return the relative positions for this batch, or None if the model does not use them."""
     if not (config.relative_attention and config.pos_att_type):
         return None
     norm = config.norm_rel_ebd == "layer_norm"
@@ -215,8 +215,10 @@ def encode(
     remember: Sequence[Remember] | None = None,
     rows: Tensor | None = None,
 ) -> Encoded:
-    """Run the first ``depth`` layers (None: all); ``remember`` holds one function a layer. ``rows`` (ascending): what
-    will be read of the last layer, which then computes these rows alone."""
+    """Run the first ``depth`` layers (None: all). ``remember`` holds one function per layer.
+
+    If ``rows`` (ascending) is given, the last layer computes only these rows.
+    """
     table = relative_table(encoder, config, layout)
     embedded = hidden = below = embedded if recorder is None else recorder.hidden(embedded)
     layers = encoder.layer[:depth]
@@ -242,7 +244,7 @@ def encode(
 
 def _call_layer(layer: Any, hidden: Tensor, table_rows: Tensor | None, **kwargs: Any) -> Tensor:
     if isinstance(layer, DebertaLayer):
-        return layer(hidden, table_rows, **kwargs)  # checkpoints itself
+        return layer(hidden, table_rows, **kwargs)  # handles gradient checkpointing itself
     if layer.gradient_checkpointing and layer.training:  # a stock layer under accelerate()
         return layer._gradient_checkpointing_func(partial(run_layer, layer, **kwargs), hidden, table_rows)
     return run_layer(layer, hidden, table_rows, **kwargs)
@@ -251,7 +253,7 @@ def _call_layer(layer: Any, hidden: Tensor, table_rows: Tensor | None, **kwargs:
 def run_layer(
     layer: Any,
     hidden: Tensor,  # [T, hidden]
-    table_rows: Tensor | None = None,  # [rows, hidden]: RelativeTable.rows, as an argument that checkpointing sees
+    table_rows: Tensor | None = None,  # [rows, hidden]: RelativeTable.rows; an argument, for gradient checkpointing
     *,
     config: DebertaConfig,
     layout: Layout,
@@ -282,7 +284,7 @@ def attention_context(
     table_rows: Tensor | None = None,
     observe: Observe | None = None,
 ) -> Tensor:
-    """Mixed values [queries, width] of one attention module."""
+    """Return the attention output [queries, width] of one module, before its output projection."""
     context = disentangled_attention(
         *qkv,
         table.project(att, table_rows) if table is not None else None,
@@ -301,14 +303,14 @@ def finish_layer(layer: Any, context: Tensor, residual: Tensor) -> Tensor:
 
 def run_decoder_layer(
     layer: Any,
-    memory: tuple[Tensor, Tensor],  # keys and values, projected once for all passes
+    memory: tuple[Tensor, Tensor],  # projected keys and values, shared by all passes
     queries: Tensor,  # [queries, hidden]
     *,
     config: DebertaConfig,
     layout: Layout,
     table: RelativeTable | None,
 ) -> Tensor:
-    """The same layer with queries, and so the residual, of their own: of some rows, or the mask decoder's."""
+    """Run a layer on separate queries, which are also the residual (mask decoder)."""
     att = layer.attention.self
     context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
     return finish_layer(layer, context, queries)
@@ -319,7 +321,7 @@ def layer_memory(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def convolve(conv: Any, embedded: Tensor, output: Tensor, layout: Layout, config: DebertaConfig) -> Tensor:
-    """LayerNorm(output + act(dropout(conv(embedded)))), each sequence alone, zeros around it and in its gaps."""
+    """LayerNorm(output + act(dropout(conv(embedded)))), with each sequence padded by zeros, also in its gaps."""
     sequence = torch.arange(layout.sequences, device=embedded.device)
     sequence = sequence.repeat_interleave(layout.q_offsets.diff(), output_size=embedded.shape[0])
     columns = layout.q_positions.long()
@@ -344,7 +346,7 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
         self.free_positions()
 
     def free_positions(self) -> None:
-        """The absolute position table learns where something reads it; elsewhere it rests, to survive fine-tuning."""
+        """Train the absolute position table only if the model uses it. Fine-tuning must not change an unused table."""
         table = self.base_model.embeddings.position_embeddings
         if table is not None:
             table.requires_grad_(self.decodes_masks or self.config.position_biased_input)
@@ -359,16 +361,16 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
 
 @dataclass
 class PackedInput:
-    """A padded batch, or a list of ids, made ready for the packed encoder."""
+    """Packed input of the encoder."""
 
     words: Tensor  # ids [T] or embedded words [T, embedding_size]
     layout: Layout
-    positions: Tensor  # [T] absolute positions for tables, not for distances
+    positions: Tensor  # [T] absolute positions, for position tables; distances use the layout
     segments: Tensor | None
-    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all of them, in order
+    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all, in order
     shape: tuple[int, int]  # batch, length
-    mask: Tensor | None = None  # bool [batch, length]; in graphs only, where padding stays in, after its sequence
-    places: Tensor | None = None  # [batch * length]; in graphs only: the row of each cell of the padded batch
+    mask: Tensor | None = None  # bool [batch, length]; graphs only: they move padding to the end and keep it
+    places: Tensor | None = None  # [batch * length]; graphs only: the row of each padded position
 
     def pad(self, rows: Tensor) -> Tensor:
         """[T, ...] -> [batch, length, ...], zeros at padding."""
@@ -392,16 +394,16 @@ class PackedInput:
         return self.pack(labels if self.mask is None else labels.masked_fill(~self.mask, IGNORED))
 
     def columns(self) -> tuple[Tensor, ...] | None:
-        """For each sequence, the columns that its rows come from; None: no padding was taken out."""
+        """Return the source columns of each sequence's rows, or None if no padding was removed."""
         if self.kept is None or self.mask is not None:
             return None
         return torch.tensor_split(self.kept % self.shape[1], self.layout.q_offsets[1:-1].long().cpu())
 
 
 class Recorder:
-    """Keeps every layer's hidden states and attention, padded, for a caller who asked for them.
+    """Records padded hidden states and attention probabilities of every layer.
 
-    The next layer reads what was recorded, so that ``retain_grad()`` works on the returned tensors.
+    The next layer reads the recorded tensors, so that ``retain_grad()`` works on them.
     """
 
     def __init__(self, packed: PackedInput, hidden_states: bool, attentions: bool):
@@ -410,22 +412,24 @@ class Recorder:
         self.attentions: list[Tensor] | None = [] if attentions else None
         self.key_length = packed.shape[1]
         self.queries = self.keys = packed.columns() if attentions else None
-        """Columns of each sequence's queries and keys. Cached decoding has more keys and sets its own."""
+        """Columns of each sequence's queries and keys. Cached decoding has more keys and overrides them."""
 
     @property
     def active(self) -> bool:
         return self.hidden_states is not None or self.attentions is not None
 
     def hidden(self, rows: Tensor) -> Tensor:
-        """[T, hidden]."""
+        """Record hidden states [T, hidden] and return them."""
         if self.hidden_states is None:
             return rows
         self.hidden_states.append(self.packed.pad(rows))
         return self.packed.pack(self.hidden_states[-1]) if torch.is_grad_enabled() else rows
 
     def attention(self, probs: Tensor) -> Tensor:
-        """[n, heads, max_q, max_k]; recorded as [batch, heads, length, length], zeros where padding attends or is
-        attended to."""
+        """Record probabilities [n, heads, max_q, max_k] as [batch, heads, length, length] and return them.
+
+        Rows and columns of padding are zero.
+        """
         assert self.attentions is not None
         if self.queries is None or self.keys is None:
             self.attentions.append(probs)
@@ -443,7 +447,7 @@ class Recorder:
         return packed
 
     def blank_attention(self, probs: Tensor) -> Tensor:
-        """[batch, heads, length, length] as it is where there is padding."""
+        """Return [batch, heads, length, length] filled with the values for padding."""
         return probs.new_zeros(len(probs), probs.shape[1], self.packed.shape[1], self.key_length)
 
     def outputs(self) -> dict[str, tuple[Tensor, ...] | None]:
@@ -506,7 +510,7 @@ def pack_input(
 
 
 def _check_ids(name: str, ids: Tensor | None, size: int) -> None:
-    """On a CPU a bad id gets a sentence; on a GPU the check would cost a synchronisation."""
+    """Raise on ids outside the vocabulary. CPU only: on a GPU the check would cost a synchronisation."""
     if ids is None or ids.device.type != "cpu" or fixed_shapes() or not ids.numel():
         return
     low, high = torch.aminmax(ids)
@@ -532,7 +536,7 @@ class DebertaModel(DebertaPreTrainedModel):
     def forward(
         self,
         input_ids: Tensor | None = None,  # [batch, length]
-        attention_mask: Tensor | None = None,  # [batch, length]; 0 where there is padding
+        attention_mask: Tensor | None = None,  # [batch, length]; 0 at padding
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
@@ -546,7 +550,7 @@ class DebertaModel(DebertaPreTrainedModel):
         return BaseModelOutput(last_hidden_state=last_hidden_state(packed, encoded, recorder), **recorder.outputs())
 
     def recorder(self, packed: PackedInput, hidden_states: bool | None, attentions: bool | None) -> Recorder:
-        """What to record; None: what the config says."""
+        """Build the recorder for this pass. None: use the config's setting."""
         config = self.config
         return Recorder(
             packed,
@@ -555,7 +559,7 @@ class DebertaModel(DebertaPreTrainedModel):
         )
 
     def encode(self, packed: PackedInput, **kwargs: Any) -> Encoded:
-        """The packed forward pass; keywords as in ``encode``."""
+        """Run the packed forward pass. Keywords are those of the function ``encode``."""
         embedded = self.embeddings(packed.words, packed.positions, packed.segments)
         return encode(self.encoder, embedded, packed.layout, self.config, **kwargs)
 
@@ -564,5 +568,5 @@ AutoModel.register(DebertaConfig, DebertaModel, exist_ok=True)
 
 
 def last_hidden_state(packed: PackedInput, encoded: Encoded, recorder: Recorder) -> Tensor:
-    """[batch, length, hidden]: the recorded tensor itself where there is one."""
+    """Return [batch, length, hidden]: the recorded tensor itself if hidden states were recorded."""
     return recorder.hidden_states[-1] if recorder.hidden_states else packed.pad(encoded.last)

@@ -1,9 +1,9 @@
-"""The device and the precision that a job computes in.
+"""Device and precision of a job.
 
 Training jobs take a precision: "fp32", "bf16" (autocast; the weights and the optimizer stay in fp32), or "auto", which
-is bf16 where the device computes it natively and fp32 elsewhere. A run prints and records the resolved precision, and
-resumes only in that one. Inference (evaluate, predict, serve, export, generate, and the dev scores of a training run)
-always computes in fp32, so that every command gives the same answer for the same model folder.
+is bf16 if the device supports it natively and fp32 otherwise. A run prints and records the resolved precision, and
+can only be resumed in the same precision. Inference (evaluate, predict, serve, export, generate, and the dev scores of
+a training run) always computes in fp32, so that every command gives the same answer for the same model folder.
 
 The environment variable DEBERTAKIT_BF16=1 or 0 overrides the detection of native bf16, for example to test both cases
 on one machine.
@@ -21,12 +21,12 @@ PRECISIONS: tuple[str, ...] = get_args(Precision)
 
 
 def best_device() -> torch.device:
-    """The GPU if there is one, else the CPU."""
+    """Return the GPU if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def has_native_bf16(device: torch.device) -> bool:
-    """Whether the hardware computes bf16. Where it does not, autocast to bf16 works but is slower than fp32."""
+    """Return whether the hardware computes bf16 natively. Emulated bf16 works but is slower than fp32."""
     forced = os.environ.get("DEBERTAKIT_BF16", "")
     if forced not in ("", "0", "1"):
         raise ValueError(f"DEBERTAKIT_BF16={forced!r}: must be 0 or 1")
@@ -38,10 +38,10 @@ def has_native_bf16(device: torch.device) -> bool:
 
 
 def resolve_precision(requested: str, device: torch.device, recorded: str | None = None) -> Resolved:
-    """The precision for a training run on this device. ``recorded``: that of the run to resume, if there is one."""
+    """Resolve the precision of a training run. ``recorded`` is the precision of the run to resume, if any."""
     if requested not in PRECISIONS:
         raise ValueError(f"unknown precision {requested!r}; choose from {', '.join(PRECISIONS)}")
-    # Version 1 recorded "auto" and not what it chose. Such a run may have been in either: it resumes like a new one.
+    # Version 1 recorded "auto" instead of the resolved precision. Such a run resumes like a new one.
     if recorded is not None and recorded != "auto":
         if requested not in ("auto", recorded):
             raise ValueError(
@@ -54,7 +54,7 @@ def resolve_precision(requested: str, device: torch.device, recorded: str | None
 
 
 def precision_line(precision: Resolved, device: torch.device) -> str:
-    """What a training run prints at its start."""
+    """Return the line that a training run prints at its start."""
     if precision == "bf16" and not has_native_bf16(device):
         return f"precision: bf16 (warning: this {device.type} emulates bf16, which is slower than fp32)"
     return f"precision: {precision}"

@@ -1,4 +1,4 @@
-"""What the released models weigh, counted on the meta device: no memory, even for the 1.5 B one."""
+"""Parameter counts of the released models, computed on the meta device without allocating weights."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,9 +16,9 @@ class Count:
     heads: int
     vocabulary: int
     backbone: int
-    """Parameters of the encoder without the word table, as Microsoft counts them."""
+    """Parameters of the encoder without word embeddings, as Microsoft counts them."""
     total: int
-    """With the word table; without heads and the mask decoder's positions."""
+    """Parameters with word embeddings, without heads and the mask decoder's position embeddings."""
 
 
 def parameter_counts() -> Iterator[Count]:
