@@ -1,13 +1,13 @@
-"""accelerate(model): our attention and packed encoder inside a stock transformers model, in place.
+"""accelerate(model): use our attention and packed encoder inside a stock transformers model, in place.
 
-The model keeps its class, its parameters and its state dict. Only the ``forward`` of each DeBERTa encoder found in it
-(a GLiNER or a CrossEncoder may hold one anywhere) is replaced on the instance, by an object that takes the padding out,
-runs ``debertakit.model.encode`` on the stock layers, and puts the padding back.
+The model keeps its class, its parameters and its state dict. We only replace the ``forward`` of each DeBERTa encoder
+instance found in the model (also inside a GLiNER or a CrossEncoder). The new ``forward`` removes the padding, runs
+``debertakit.model.encode`` on the stock layers, and restores the padding.
 
-Outputs stay equal to stock's, past 512 tokens and at padding too. Stock lets a padding token attend to every position
-of its sequence equally, and all padding tokens of a sequence start from the same zero vector. So they stay equal to
-each other, and one row p per sequence stands for all of them. With m the mean hidden state over the sequence, padding
-included, and V the layer's value projection:
+Outputs stay equal to those of stock transformers, also past 512 tokens and at padding. In stock transformers, a padding
+token attends equally to all positions of its sequence, and all padding tokens start from the same zero vector. So all
+padding tokens of a sequence stay equal, and we compute one row p per sequence for all of them. With m the mean hidden
+state over the sequence, padding included, and V the layer's value projection:
 
     p' = layer(context = V m, residual = p)
 """
@@ -32,10 +32,10 @@ Model = TypeVar("Model")
 
 
 def accelerate(model: Model, *, clamp_distances: bool = False) -> Model:
-    """Run every stock DeBERTa encoder inside ``model`` with our code; outputs stay equal. Returns the model.
+    """Run every stock DeBERTa encoder inside ``model`` with our code. Outputs stay equal. Returns the model.
 
     ``model`` is a module, or an object that holds modules in its attributes (a pipeline, a SetFitModel).
-    ``clamp_distances`` reads texts past 512 tokens by Microsoft's rule instead of transformers'.
+    ``clamp_distances`` uses Microsoft's distance rule past 512 tokens instead of the one of transformers.
     """
     encoders = list(_stock_encoders(model))
     if not encoders:
@@ -47,7 +47,7 @@ def accelerate(model: Model, *, clamp_distances: bool = False) -> Model:
 
 
 def undo(model: Model) -> Model:
-    """Give the model its own encoder back."""
+    """Restore the original ``forward`` of every encoder. Returns the model."""
     for encoder in _stock_encoders(model):
         encoder.__dict__.pop("forward", None)
     return model
@@ -60,10 +60,10 @@ def _stock_encoders(holder: Any) -> Iterator[Any]:
 
 
 class AcceleratedForward:
-    """The ``forward`` of one stock encoder.
+    """Replacement for the ``forward`` of one stock encoder.
 
-    Stock's own ``forward`` still runs where ours cannot stand in for it: with arguments that transformers itself never
-    passes, with hooks inside the layers, which would see packed tensors, and while torch traces a graph.
+    Falls back to the stock ``forward`` for arguments that transformers itself never passes, for padding rows that are
+    not zero, for hooks inside the layers (they would see packed tensors), and while torch traces a graph.
     """
 
     def __init__(self, encoder: Any, config: DebertaConfig):
@@ -114,18 +114,18 @@ class AcceleratedForward:
         return AcceleratedForward(copy.deepcopy(self.encoder, memo), self.config)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled, it is stock's own ``forward``: whoever loads the file may not have this package."""
+        """Pickle as the stock ``forward``, so that the file loads without debertakit."""
         return functools.partial, (type(self.encoder).forward, self.encoder)
 
 
 def _padding_is_zero(hidden_states: Tensor, attention_mask: Tensor) -> bool:
-    """Whether the padding rows are zero, as stock embeddings make them. True if there is no padding."""
+    """Return whether all padding rows are zero, as after stock embeddings. True if there is no padding."""
     padding = attention_mask == 0
     return not bool(padding.any()) or not bool(hidden_states[padding].any())
 
 
 class StockRecorder(Recorder):
-    """Records what stock transformers returns at padding, where our packed encoder has no rows."""
+    """Recorder that fills padding with the values of stock transformers."""
 
     def __init__(self, packed: PackedInput, attentions: bool, attention_mask: Tensor, encoder: Any):
         super().__init__(packed, hidden_states=True, attentions=attentions)
@@ -139,12 +139,12 @@ class StockRecorder(Recorder):
         return self.packed.pack(padded) if torch.is_grad_enabled() else rows
 
     def _padding(self) -> Tensor:
-        """p [batch, hidden]: the row that stands for all padding of its sequence, after the layer that just ran."""
+        """Return p [batch, hidden], the hidden state of each sequence's padding after the layer that just ran."""
         depth = len(self.hidden_states or ())
         if depth == 0 or (depth == 1 and getattr(self.encoder, "conv", None) is not None):
             return self.packed.words.new_zeros(len(self.real), self.packed.words.shape[1])
         below = self.hidden_states[-1]  # type: ignore[index]
-        # Any padding row is p; a sequence without padding has none, and its result is not read.
+        # The first padding row holds p. A sequence without padding gives a result that is not used.
         place = self.real.int().argmin(-1)
         residual = below[torch.arange(len(below), device=below.device), place]
         layer = self.encoder.layer[depth - 1]

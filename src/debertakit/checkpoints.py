@@ -1,13 +1,13 @@
-"""Weights in and out: transformers' layouts and Microsoft's own files, and what transformers drops on load.
+"""Load and convert checkpoints of transformers and Microsoft, including the tensors that transformers drops on load.
 
-A checkpoint is a folder or hub name with a config.json and one of FILES. Read from a file, a state dict becomes
-ours by renaming only (``to_ours``); Microsoft's and transformers' names are our names, so saving needs nothing.
+A checkpoint is a folder or hub name with a config.json and one of FILES. Loading only renames tensors (``to_ours``).
+Saving needs no conversion, because our parameter names are those of Microsoft and transformers.
 
-What official files hold beyond the encoder, kept here:
+Tensors of official files beyond the encoder, all kept here:
     deberta.embeddings.position_embeddings    absolute positions of the Enhanced Mask Decoder
     lm_predictions.lm_head.*                  language-model head
     mask_predictions.*                        replaced-token head (v3)
-    *._weight                                 GDES residual of a discriminator (``merge_gdes``)
+    *._weight                                 GDES residual of a discriminator (see ``merge_gdes``)
 """
 
 import json
@@ -31,7 +31,7 @@ GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
 State = dict[str, Tensor]
 logger = logging.getLogger(__name__)
 
-# In this order; each is a plain renaming of what one generation of checkpoints wrote.
+# Applied in this order. Each rule renames the tensors of one generation of checkpoints.
 RENAMES = (
     (r"^module\.", ""),
     (r"^bert\.", "deberta."),
@@ -41,7 +41,7 @@ RENAMES = (
     (r"^cls\.predictions\.(decoder\.)?bias$", "lm_predictions.lm_head.bias"),
 )
 LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
-# Tables that another key already holds, and buffers.
+# Dropped keys: copies of tensors, buffers, and GDES residuals.
 DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
 
 
@@ -49,7 +49,7 @@ HUB = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force
 
 
 def weights_file(name: str | Path, generator: bool = False, **hub: Any) -> Path:
-    """The file that holds the weights of a folder, a file itself, or a hub model (``hub``: keywords named in HUB)."""
+    """Find the weights file of a folder, a file or a hub model. ``hub`` takes the keywords in HUB."""
     path = Path(name)
     if path.is_file():
         return path
@@ -74,7 +74,7 @@ def weights_file(name: str | Path, generator: bool = False, **hub: Any) -> Path:
 
 
 def read_state(file: Path) -> State:
-    """The tensors of a weights file as they are. Pickles only through ``weights_only``."""
+    """Read all tensors of a weights file, unchanged. Pickles are read with ``weights_only``."""
     try:
         if file.name.endswith(".index.json"):
             shards = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
@@ -92,7 +92,7 @@ def read_state(file: Path) -> State:
 
 
 def rename(state: State) -> State:
-    """Give every tensor the name that we know it by."""
+    """Rename all tensors to our names."""
     renamed = {}
     for key, value in state.items():
         for pattern, name in RENAMES:
@@ -102,7 +102,7 @@ def rename(state: State) -> State:
 
 
 def to_ours(state: State) -> State:
-    """Renamed, without what another key already holds."""
+    """Rename all tensors and remove the DROPPED keys."""
     ours = {key: value for key, value in rename(state).items() if not DROPPED.search(key)}
     for key in state:
         table = key.removesuffix("._weight")
@@ -115,8 +115,7 @@ def to_ours(state: State) -> State:
 
 
 def complete_config(config: DebertaConfig, state: State, asked: Collection[str] = ()) -> DebertaConfig:
-    """Settle what a config leaves open by what the file holds: depth (unless ``asked`` for), v1's projections, the
-    mask decoder."""
+    """Correct the config from the weights: number of layers (unless in ``asked``), v1 or v2 layout, mask decoder."""
     keys = state.keys()
     layers = {int(match[1]) for key in keys if (match := LAYER.search(key))}
     if not layers:
@@ -133,14 +132,14 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     positions = any(key.endswith("embeddings.position_embeddings.weight") for key in keys)
     if config.emd_steps < 0:
         changes["emd_steps"] = 2 if positions and not config.position_biased_input else 0
-    elif config.emd_steps > 0 and not positions:  # stock transformers dropped the table and kept the field
+    elif config.emd_steps > 0 and not positions:  # stock transformers drops the table but keeps the field
         logger.warning("the weights hold no absolute positions for the mask decoder; going on without it")
         changes["emd_steps"] = 0
     return DebertaConfig.from_dict({**config.to_dict(), **changes}) if changes else config
 
 
 def convert(source: Path, out: Path, generator: bool = False) -> list[str]:
-    """Write any checkpoint as config.json and model.safetensors with every tensor that it holds; their names."""
+    """Write a checkpoint as config.json and model.safetensors, with all its tensors. Returns the tensor names."""
     file = weights_file(source, generator)
     raw = read_state(file)
     config = complete_config(DebertaConfig.from_pretrained(file.parent), to_ours(raw))
@@ -154,7 +153,7 @@ def convert(source: Path, out: Path, generator: bool = False) -> list[str]:
 
 
 def merge_gdes(discriminator: State, generator: State) -> State:
-    """A discriminator's tables from gradient-disentangled sharing: the generator's table plus the residual."""
+    """Merge tables trained with gradient-disentangled embedding sharing: generator table plus residual."""
     merged = dict(discriminator)
     for key, residual in discriminator.items():
         table = key.removesuffix("._weight")
@@ -166,7 +165,7 @@ def merge_gdes(discriminator: State, generator: State) -> State:
 
 
 def load_whole(cls: Any, name: str | Path, **kwargs: Any) -> Any:
-    """``cls.from_pretrained`` for use, not for training: a model that would answer with random weights is refused."""
+    """Load a model for inference. Raises if any weight is missing, instead of using random weights."""
     model, info = cls.from_pretrained(name, output_loading_info=True, **kwargs)
     if info["missing_keys"]:
         missing = ", ".join(sorted({key.partition(".")[0] for key in info["missing_keys"]}))
@@ -175,7 +174,7 @@ def load_whole(cls: Any, name: str | Path, **kwargs: Any) -> Any:
 
 
 class PretrainedLoading:
-    """from_pretrained for every layout; the rest of the machinery is transformers' own."""
+    """Mixin that adds all checkpoint layouts to ``from_pretrained`` of transformers."""
 
     @classmethod
     def from_pretrained(
@@ -189,14 +188,15 @@ class PretrainedLoading:
     ) -> Any:
         """Load a folder, a weights file or a hub model.
 
-        ``generator`` takes the generator that v3 was trained with. Half-precision files load as fp32 unless ``dtype``
-        (or ``torch_dtype``) says otherwise ("auto": as stored). Config fields may be given as keywords (num_labels=3).
+        ``generator`` loads the generator that v3 was trained with. Half-precision files load as fp32 by default;
+        ``dtype`` (or ``torch_dtype``) changes this ("auto": as stored). Keywords may override config fields
+        (num_labels=3).
         """
-        dtype = kwargs.pop("torch_dtype", None) or dtype  # the old name, which many still write
+        dtype = kwargs.pop("torch_dtype", None) or dtype  # the old name, still in common use
         own = {key for key in kwargs if key in DebertaConfig._known_fields()} - {"attn_implementation"}
         overrides = {key: kwargs.pop(key) for key in own}
         name = pretrained_model_name_or_path
-        if name is None:  # transformers calls itself so, with a state dict in hand
+        if name is None:  # transformers makes this call internally, with a state dict
             return super().from_pretrained(None, *args, config=config, dtype=dtype, **kwargs)  # type: ignore[misc]
         hub = {key: kwargs.pop(key) for key in HUB if key in kwargs}
         file = weights_file(name, generator, **hub)

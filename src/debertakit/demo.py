@@ -1,10 +1,10 @@
-"""make demo: pretrain a small DeBERTa from scratch, beside a BERT of the same size, on text that is already here.
+"""make demo: pretrain a small DeBERTa and a BERT of the same size from scratch, without downloads.
 
-The text is the documentation inside Python itself: the language reference (``pydoc_data.topics``) and the docstrings
-of the standard library. Both models get the same tokenizer, batches, masks, optimiser and wall-clock; "BERT" is the
-same encoder with absolute positions added to the input and plain content attention, at half the learning rate: absolute
-positions do not leave the plateau at DeBERTa's (docs/log.md). Then both are asked for the words behind held-out masks,
-next to a unigram guess.
+The text is the documentation that ships with Python: the language reference (``pydoc_data.topics``) and the docstrings
+of the standard library. Both models get the same tokenizer, batches, masks, optimiser and training time. "BERT" is the
+same encoder with absolute positions added to the input and plain content attention. Its learning rate is half of
+DeBERTa's, because at the full rate a model with absolute positions does not leave the plateau (docs/log.md). Finally,
+both models and a unigram baseline predict masked words in held-out documents.
 """
 
 import ast
@@ -44,7 +44,7 @@ SENTENCES = (
 
 
 def python_documentation() -> Iterator[str]:
-    """One document a topic of the language reference, and one a module of the standard library."""
+    """Yield one document per topic of the language reference and one per module of the standard library."""
     from pydoc_data.topics import topics
 
     yield from topics.values()
@@ -64,7 +64,7 @@ def python_documentation() -> Iterator[str]:
 
 
 def write_corpus(path: Path) -> int:
-    """A paragraph a line, a blank line between documents; the number of characters."""
+    """Write one paragraph per line, with a blank line between documents. Returns the number of characters."""
     documents = []
     for text in python_documentation():
         paragraphs = (" ".join(part.split()) for part in text.split("\n\n"))
@@ -81,7 +81,7 @@ class Accuracy:
 
 @torch.inference_mode()
 def accuracy(model: DebertaForMaskedLM, batches: list[Any], context: Context) -> Accuracy:
-    """How often the hidden word is the first guess, and how often among the first five."""
+    """Compute top-1 and top-5 accuracy on masked words."""
     model.eval()
     first = five = total = 0
     for batch in batches:
@@ -97,7 +97,7 @@ def accuracy(model: DebertaForMaskedLM, batches: list[Any], context: Context) ->
 
 
 def unigram_accuracy(corpus: Corpus, batches: list[Any], context: Context) -> Accuracy:
-    """Always the most frequent words of the training text."""
+    """Compute the accuracy of always predicting the most frequent words of the training text."""
     counts = np.zeros(1, dtype=np.int64)
     for i in range(len(corpus.train)):
         here = np.bincount(corpus.train.document(i)[0])

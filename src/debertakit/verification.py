@@ -1,8 +1,8 @@
-"""deberta verify: our models against stock transformers, on the same random weights, variant by variant.
+"""deberta verify: compare our models with stock transformers on the same random weights, for each released variant.
 
-Each released variant is shrunk (narrow, few layers, small vocabulary; buckets, tables, sharing and convolution as
-released). Compared are hidden states over lengths and ragged masks, the logits of every head, the gradients of
-every parameter, files there and back in both layouts, and, past 512 tokens, Microsoft's distance rule.
+Each variant is shrunk (narrow, few layers, small vocabulary) but keeps its buckets, tables, sharing and convolution.
+We compare hidden states for several lengths and ragged masks, the logits of every head, the gradients of all
+parameters, save and load in both file layouts, and Microsoft's distance rule past 512 tokens.
 """
 
 import copy
@@ -32,7 +32,7 @@ HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionA
 
 @dataclass
 class Row:
-    """One variant's figures: the largest absolute differences, and whether files came back bit for bit."""
+    """Results of one variant: largest absolute differences, and whether files load back bit for bit."""
 
     variant: str
     hidden: float = 0.0
@@ -46,12 +46,12 @@ class Row:
     @property
     def passed(self) -> bool:
         differences = (self.hidden, self.logits, self.gradients, self.past_512, self.accelerated)
-        # A comparison that is not a number must fail, hence not `max(...) > TOLERANCE`.
+        # A NaN must fail the check, so do not write this as `max(...) > TOLERANCE`.
         return all(d <= TOLERANCE for d in differences) and self.hf_files and self.microsoft_files
 
 
 def verify(variants: list[str] | None = None) -> Iterator[Row]:
-    """Check variant after variant; a generator, so that progress can be shown."""
+    """Check the variants one by one. A generator, so that the caller can show progress."""
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
     hf_logging.disable_progress_bar()
@@ -64,7 +64,7 @@ def verify(variants: list[str] | None = None) -> Iterator[Row]:
 
 
 def shrunk(name: str, **overrides: Any) -> DebertaConfig:
-    """A released variant made small, its proportions kept: heads of 16, a third as many, a twelfth of the layers."""
+    """Shrink a released variant: heads of width 16, a third of the heads, about a twelfth of the layers."""
     full = PRESETS[name]
     num_heads = full["num_attention_heads"] // 3
     small = {
@@ -84,7 +84,7 @@ def stock_class(config: DebertaConfig, suffix: str) -> Any:
 
 
 def stock_model(config: DebertaConfig, suffix: str) -> Any:
-    """A stock model with weights large enough for attention to be far from uniform."""
+    """Build a stock model with large random weights, so that attention is far from uniform."""
     cls = stock_class(config, suffix)
     if cls is None:
         return None
@@ -104,7 +104,7 @@ def ours_from(stock: nn.Module, cls: type, config: DebertaConfig) -> Any:
 
 
 def ragged_mask(batch: int, length: int) -> Tensor:
-    """Full, cut on the right, cut on the left, and with a hole."""
+    """Return a mask with a full row, a row padded on the right, one padded on the left, and one with a gap."""
     mask = torch.ones(batch, length, dtype=torch.long)
     if length > 2:
         mask[1 % batch, length // 2 :] = 0
@@ -143,7 +143,7 @@ def _hidden_difference(stock: Any, ours: Any, config: DebertaConfig, length: int
 
 
 def _most(values: Iterable[float]) -> float:
-    """The greatest; NaN if one of them is (Python's ``max`` loses it)."""
+    """Return the largest value, or NaN if any value is NaN (Python's ``max`` may ignore it)."""
     return float(torch.tensor([*values]).max())
 
 
@@ -179,13 +179,13 @@ def _logits_difference(config: DebertaConfig, head: str) -> float:
     with torch.no_grad():
         theirs, mine = (model(ids, attention_mask=mask).to_tuple() for model in (stock, ours))
     per_token = head in ("MaskedLM", "TokenClassification", "QuestionAnswering")
-    # The first column may be padding, which is read by pooled heads: stock computes something there, we give zeros.
+    # Pooled heads read the first column. If it is padding, stock computes a value and we return zeros.
     keep = mask.bool() if per_token else mask[..., 0].bool()
     return _most(float((a - b)[keep].abs().max()) for a, b in zip(theirs, mine, strict=True))
 
 
 def _past_512_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
-    """Stock's encoder, given the relative positions of Microsoft's rule from outside, at 700 tokens."""
+    """Compare at 700 tokens. The stock encoder gets the relative positions of Microsoft's rule as an argument."""
     length = 700
     ids, mask = _batch(config, length)
     ids, mask = ids[:2], mask[:2]
@@ -198,7 +198,7 @@ def _past_512_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
 
 
 def microsoft_relative_position(distance: np.ndarray, buckets: int, max_position: int = 512) -> np.ndarray:
-    """Microsoft's relative position of each distance, written from its description for this check alone."""
+    """Return Microsoft's relative position of each distance. An independent implementation, only for this check."""
     if buckets <= 0:
         return distance
     mid = buckets // 2
@@ -228,7 +228,7 @@ def _in_folder(check: Callable[[Path], bool]) -> bool:
 
 
 def _hf_files(config: DebertaConfig) -> bool:
-    """Stock's file through us and back, and ours (mask decoder and head included) there and back: bit for bit."""
+    """Check that a stock checkpoint saved by us, and our own with mask decoder and LM head, load back bit for bit."""
 
     def check(folder: Path) -> bool:
         stock = stock_model(config, "ForSequenceClassification")
@@ -244,7 +244,7 @@ def _hf_files(config: DebertaConfig) -> bool:
 
 
 def _microsoft_files(config: DebertaConfig) -> bool:
-    """A file as Microsoft writes it: a pickle in half precision, old prefix, all heads, GDES residual."""
+    """Check loading a file in Microsoft's format: a half-precision pickle with old prefix, all heads, GDES residual."""
 
     def check(folder: Path) -> bool:
         full = DebertaConfig(**{**config.to_dict(), "emd_steps": 2})
