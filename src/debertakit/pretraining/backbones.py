@@ -1,9 +1,9 @@
-"""The models that are pretrained, of every family, behind what objectives ask of them (``objectives.base.Backbone``).
+"""Backbones: one adapter per model family, with the interface that objectives use (``objectives.base.Backbone``).
 
-DeBERTa is ours and runs packed. BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT-2 are transformers' own classes,
-untouched: the packed view is padded to [n, longest], run through the stock model, and the rows are gathered back.
-Language-model heads, and the heads for pairs of texts where the stock class has one, are the stock ones too, so that
-what is saved loads in transformers under its own class with nothing left over.
+DeBERTa is our own implementation and runs on packed rows. BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT-2 are the
+unmodified classes of transformers: a packed view is padded to [n, longest], run through the stock model, and its rows
+are gathered back. Language-model heads, and sentence-pair heads if the stock class has one, are also the stock heads,
+so a checkpoint loads in transformers under its own class without unexpected weights.
 """
 
 import copy
@@ -51,12 +51,12 @@ PAIR_HEADS: dict[str, Any] = {
 @dataclass(frozen=True, eq=False)
 class DebertaBackbone:
     model: Any
-    """Any of our models: its encoder is ``deberta``, its language-model head, where it has one, ``lm_predictions``."""
+    """Any of our models. The encoder is ``deberta``; the language-model head, if present, is ``lm_predictions``."""
     has_pair_head: bool = False
 
     @property
     def views(self) -> tuple[ViewName, ...]:
-        """A convolution (v2-xlarge) reads the next token: nothing to predict it by."""
+        """A model with a convolution (v2-xlarge) cannot be causal: the convolution reads the next token."""
         return ("masked",) if self.config.conv_kernel_size else ("masked", "causal")
 
     @property
@@ -70,7 +70,7 @@ class DebertaBackbone:
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """The last layer is run only where it is read: the mask decoder stands on the one below."""
+        """Skip the last layer if only decoded rows are requested: the mask decoder reads the layer below."""
         encoder, packed = self.model.deberta, view.packed()
         if decoded is None or self.config.emd_steps <= 0:
             last = encoder.encode(packed).last
@@ -94,7 +94,7 @@ class DebertaBackbone:
 
 @dataclass(frozen=True, eq=False)
 class Seq2SeqBackbone:
-    """DeBERTa-D: rows are the decoder's."""
+    """DeBERTa-D. Rows are rows of the decoder."""
 
     model: DebertaForSeq2SeqLM
     views: tuple[ViewName, ...] = ("infilled",)
@@ -127,7 +127,7 @@ class Seq2SeqBackbone:
 
 @dataclass(frozen=True, eq=False)
 class StockBackbone:
-    """What reads a padded batch: BERT, RoBERTa, ALBERT and ELECTRA from both sides, GPT-2 from the left."""
+    """Stock model on padded batches: BERT, RoBERTa, ALBERT, ELECTRA (bidirectional) and GPT-2 (causal)."""
 
     model: Any
     views: tuple[ViewName, ...] = ("masked",)
@@ -163,9 +163,9 @@ class StockBackbone:
 
 @dataclass(frozen=True, eq=False)
 class XLNetBackbone(StockBackbone):
-    """Two streams: what stands at a target knows its place, not what is there.
+    """XLNet with two-stream attention: the query stream of a target sees its position but not its content.
 
-    i sees j  <=>  order_j = 0  or  order_j < order_i;   the content stream of i sees i as well
+    i sees j  <=>  order_j = 0  or  order_j < order_i;   the content stream of i also sees i
     """
 
     views: tuple[ViewName, ...] = ("permuted",)
@@ -191,7 +191,7 @@ class XLNetBackbone(StockBackbone):
             attention_mask=None if padded.mask is None else padded.mask.float(),
             perm_mask=unseen.float(),
             target_mapping=targets,
-            token_type_ids=torch.zeros_like(padded.ids),  # one text; as the tokenizer will give them
+            token_type_ids=torch.zeros_like(padded.ids),  # one segment, as from the tokenizer
             use_mems=False,
         )
         return None, output.last_hidden_state[sequence, slot]
@@ -202,8 +202,8 @@ class Padded:
     """A packed view as [n, longest]."""
 
     ids: Tensor
-    mask: Tensor | None  # [n, longest], 1 where there is text; None: everywhere
-    places: Tensor  # [T]: of each packed row in the flattened batch
+    mask: Tensor | None  # [n, longest], 1 at tokens, 0 at padding; None: no padding
+    places: Tensor  # [T]: index of each packed row in the flattened batch
 
     @classmethod
     def of(cls, view: View, pad: int) -> "Padded":
@@ -233,7 +233,7 @@ def make_backbone(model: PreTrainedModel) -> Backbone:
 
 
 def detection_logits(model: Any, view: View) -> Tensor:
-    """[T]: was this token replaced? By our DebertaForReplacedTokenDetection or transformers' ElectraForPreTraining."""
+    """Replaced-token logits [T] of our DebertaForReplacedTokenDetection or transformers' ElectraForPreTraining."""
     if isinstance(model, DebertaPreTrainedModel):
         return model.predict(view.packed())
     _, hidden = StockBackbone(model).hidden_rows(view, None, torch.arange(len(view.ids), device=view.ids.device))
@@ -244,7 +244,7 @@ def detection_logits(model: Any, view: View) -> Tensor:
 
 
 def make_model(config: PretrainConfig, tokenizer: Any) -> PreTrainedModel:
-    """The recipe's model, freshly initialised; of a class with a head for pairs where the objectives need one."""
+    """Build the recipe's model, randomly initialised. NSP and SOP use the stock pretraining class."""
     built = make_config(config, tokenizer)
     if config.family == "deberta":
         return DebertaForMaskedLM(built)
@@ -261,7 +261,7 @@ def make_model(config: PretrainConfig, tokenizer: Any) -> PreTrainedModel:
 
 
 def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
-    """The recipe's model config with the tokenizer's vocabulary and special ids."""
+    """Build the recipe's model config, with the tokenizer's vocabulary size and special ids."""
     fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
     if fields["vocab_size"] < len(tokenizer):
         raise ValueError(
@@ -278,8 +278,8 @@ def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
             raise ValueError(f"{config.family} runs on padded batches: the tokenizer needs a pad token")
         ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
         built = stock_config(config.family, {**ends, **fields})
-    if config.family != "xlnet":  # whose positions are computed, as far as one likes
-        # RoBERTa counts from behind the padding's own row
+    if config.family != "xlnet":  # XLNet computes its positions and has no maximum length
+        # RoBERTa's positions start after the row of the padding token
         behind = built.pad_token_id + 1 if config.family == "roberta" else 0
         positions = built.max_position_embeddings - behind
         if config.data.max_length > positions:
@@ -291,20 +291,20 @@ def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
 
 
 def model_fields(family: str) -> dict[str, Any]:
-    """The fields that ``PretrainConfig.model`` may hold, and their types."""
+    """Map each field allowed in ``PretrainConfig.model`` to its type."""
     if family == "deberta":
-        return DebertaConfig.__annotations__  # its own fields; what transformers adds is not for pretraining
+        return DebertaConfig.__annotations__  # without the fields inherited from transformers
     if family == "deberta-d":
         return {**DebertaConfig.__annotations__, "decoder_layers": int}
     fields = dict(CONFIG_MAPPING[family].__annotations__)
     if family == "albert":
         fields = {**fields, "share": Sharing}
-        del fields["num_hidden_groups"], fields["inner_group_num"]  # follow from what is shared
+        del fields["num_hidden_groups"], fields["inner_group_num"]  # derived from share
     return fields
 
 
 def stock_config(family: str, fields: dict[str, Any]) -> Any:
-    """A transformers config of these fields; unknown ones raise."""
+    """Build a transformers config. Unknown fields raise."""
     known(fields, model_fields(family), "model.")
     if family != "albert":
         return AutoConfig.for_model(family, **fields)
@@ -317,10 +317,10 @@ def stock_config(family: str, fields: dict[str, Any]) -> Any:
 
 
 def share_layers(model: Any, share: Sharing) -> None:
-    """ALBERT with only its attention, or only its feed-forward layers, shared between layers.
+    """Share only the attention, or only the feed-forward modules, between ALBERT's layers.
 
-    Stock ALBERT shares all layers of a group. Here each layer is a group of its own, and one half of each is the same
-    module in all; the file holds a copy of it for every group, and stock transformers computes the same from that.
+    Stock ALBERT shares all layers of a group. Here each layer is its own group, and the shared half is the same module
+    in every group. The file holds one copy per group, so stock transformers computes the same output.
     """
     parts = {"attention": ["attention"], "ffn": ["ffn", "ffn_output", "full_layer_layer_norm"]}
     layers = [group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups]
@@ -330,7 +330,7 @@ def share_layers(model: Any, share: Sharing) -> None:
 
 
 def fitting(tokenizer: Any, model: PreTrainedModel) -> Any:
-    """The tokenizer as this model should be given it: one without segments must not be handed a 1."""
+    """Return the tokenizer for this model. RoBERTa or GPT-2 with one segment gets a copy without token_type_ids."""
     if getattr(model.config, "type_vocab_size", 1) > 1 or model.config.model_type not in ("roberta", "gpt2"):
         return tokenizer
     fitted = copy.copy(tokenizer)

@@ -1,4 +1,4 @@
-"""``deberta pretrain``: from raw text to a model, step by step; each step finds its work done when run again."""
+"""``deberta pretrain``: from raw text to a model. A repeated run reuses the existing tokenizer and corpus."""
 
 import shutil
 import sys
@@ -49,7 +49,7 @@ def run(
     if not resume and any((out / "checkpoints").glob("step-*")):
         raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
     world = distributed.start(config.parallel)
-    if world.main:  # the others wait, and then open what it made
+    if world.main:  # the other ranks wait, then open the result
         get_corpus(config, corpus, get_tokenizer(config, tokenizer, corpus, out), out)
     world.barrier()
     pieces = get_tokenizer(config, tokenizer, corpus, out)
@@ -57,7 +57,7 @@ def run(
 
 
 def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Any:
-    """The one that was given, the one in the folder, that of the checkpoint, or one trained on the corpus."""
+    """Load the given tokenizer, the one in ``out``, or the checkpoint's; otherwise train one on the corpus."""
     folder = out / "tokenizer"
     if given is not None:
         return load_tokenizer(given)
@@ -78,7 +78,7 @@ def _train(config: PretrainConfig, corpus: str) -> Any:
 
 
 def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -> Corpus:
-    """A folder that is prepared already, or the text, prepared into ``out``/corpus."""
+    """Open a prepared corpus, or prepare the text in ``out``/corpus."""
     if (Path(corpus) / MANIFEST).exists():
         prepared = Corpus.open(corpus)
         if prepared.manifest["tokenizer"] != tokenizer_hash(tokenizer):

@@ -1,15 +1,15 @@
-"""Continued pretraining: a run that begins with a checkpoint's config, weights and tokenizer.
+"""Continued pretraining: start a run from a checkpoint's config, weights and tokenizer.
 
-The recipe gives objectives, optimiser and data. v1 and v2 go on by MLM with the mask decoder and head in the file;
-v3 by replaced-token detection with its generator, wherever that is:
+The recipe sets objectives, optimiser and data. v1 and v2 continue with MLM, using the checkpoint's mask decoder and
+head. v3 continues with replaced-token detection; its generator is searched in this order:
 
     --init-generator                    a folder, a file or a hub name
     MODEL/generator/                    as our runs write it
     MODEL/pytorch_model.generator.bin   as Microsoft publishes it (not for v3-base)
 
-Where there is none, one is grown: embeddings, relative table and the lower layers of the discriminator, with
-the absolute positions and the language-model head of its file. It predicts nothing useful at first, so it is trained
-alone for ``rtd.warmup_steps`` before the discriminator learns from what it writes.
+If there is no generator, one is initialised from the discriminator's checkpoint: embeddings, relative table, lower
+layers, absolute positions and language-model head. It predicts nothing useful at first, so it is trained alone for
+``rtd.warmup_steps`` before the discriminator trains on its samples.
 """
 
 from collections.abc import Sequence
@@ -30,11 +30,11 @@ NEW = {
     "mask_predictions": "replaced-token head",
     "position_embeddings": "absolute positions",
 }
-"""Pieces that a checkpoint may lack, and their names for people."""
+"""Parts that a checkpoint may lack, and their display names."""
 
 
 def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) -> PretrainConfig:
-    """The recipe with the checkpoint's model in place of its own, and the generator's shape settled."""
+    """Replace the recipe's model with the checkpoint's, and set the generator's shape."""
     if config.family != "deberta":
         raise ValueError(f"--init goes on from DeBERTa checkpoints; {config.name} is of the family {config.family}")
     theirs, _ = read(init)
@@ -64,7 +64,7 @@ def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) 
 
 
 def tokenizer_of(init: str) -> Any:
-    """The tokenizer that the checkpoint was trained with."""
+    """Load the tokenizer that the checkpoint was trained with."""
     try:
         return load_tokenizer(Path(init).parent if Path(init).is_file() else init)
     except ValueError as error:
@@ -72,14 +72,14 @@ def tokenizer_of(init: str) -> Any:
 
 
 def load(models: Sequence[Any], init: str, init_generator: str | None = None) -> str:
-    """Fill a model, or a discriminator and its generator, from the checkpoint; one line that says how."""
+    """Load a model, or a discriminator and its generator, from the checkpoint. Returns a one-line summary."""
     _, state = read(init)
     line = f"going on from {init}"
     states = [state]
     if len(models) == 2:
         file = find_generator(init, init_generator)
         if file is None:
-            states.append(state)  # under the same names: it takes what it has room for
+            states.append(state)  # same names: the generator loads those that it has
             layers = models[1].config.num_hidden_layers
             line += f"; no generator there, grown from its lower {layers} layers"
         else:
@@ -91,7 +91,7 @@ def load(models: Sequence[Any], init: str, init_generator: str | None = None) ->
 
 
 def read(name: str | Path) -> tuple[DebertaConfig, State]:
-    """Config and fp32 weights, under our names, of a pretrained checkpoint."""
+    """Read a pretrained checkpoint: config, and fp32 weights under our names."""
     file = weights_file(name)
     config = DebertaConfig.from_pretrained(file.parent if Path(name).exists() else name)
     state = {key: value.float() for key, value in rename(read_state(file)).items()}
@@ -102,7 +102,7 @@ def read(name: str | Path) -> tuple[DebertaConfig, State]:
 
 
 def find_generator(init: str, given: str | None) -> Path | None:
-    """The generator's weights file, in the layouts above; None where a checkpoint has none."""
+    """Find the generator's weights file in the layouts above. Returns None if the checkpoint has no generator."""
     name = init if given is None else given
     beside = Path(name) / "generator"
     if beside.is_dir():
@@ -114,7 +114,7 @@ def find_generator(init: str, given: str | None) -> Path | None:
 
 
 def _fill(model: Any, state: State, init: str) -> list[str]:
-    """Load what is there; what the checkpoint may lack, it names."""
+    """Load the weights. Returns the names of missing parts; a missing encoder weight raises."""
     try:
         missing, _ = nn.Module.load_state_dict(model, state, strict=False)
     except RuntimeError as error:
@@ -126,5 +126,5 @@ def _fill(model: Any, state: State, init: str) -> list[str]:
 
 
 def _absolute(name: str | None) -> str | None:
-    """A path that still leads there when the run is resumed from elsewhere; a hub name as it is."""
+    """Make a local path absolute, so that the run can resume from another directory. Keep hub names."""
     return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

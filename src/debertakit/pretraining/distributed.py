@@ -1,7 +1,7 @@
-"""Many processes: torchrun starts them, this file says who is who and spreads the model.
+"""Distributed training: ranks and devices under torchrun, and the DDP or FSDP2 wrapper.
 
-``ddp`` copies the model to each rank; ``fsdp2`` shards parameters, gradients and optimiser state over them. The data
-needs nothing: a step holds the same sequences whatever the number of ranks (text/packing.py).
+``ddp`` copies the model to each rank; ``fsdp2`` shards parameters, gradients and optimiser state over the ranks. The
+data is independent of the number of ranks: a step always holds the same sequences (text/packing.py).
 """
 
 import os
@@ -32,15 +32,15 @@ class World:
         return self.rank == 0
 
     def sum(self, values: Tensor) -> Tensor:
-        """The sum over all ranks, on all ranks."""
+        """Sum over all ranks; every rank gets the result."""
         if self.size == 1:
             return values
-        moved = values.to(self.device)  # NCCL sums what is on a GPU only
+        moved = values.to(self.device)  # NCCL needs GPU tensors
         dist.all_reduce(moved)
         return moved.to(values.device)
 
     def gather(self, value: Any) -> list[Any]:
-        """Every rank's object, in rank order, on all ranks."""
+        """Gather every rank's object, in rank order; every rank gets the list."""
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
@@ -53,8 +53,10 @@ class World:
 
 
 def start(parallel: str) -> World:
-    """The world that torchrun describes, or this process alone. Two hours to wait for one another: the main process
-    may be preparing the corpus."""
+    """Join torchrun's process group, or run as a single process.
+
+    The timeout is two hours, because the main process may be preparing the corpus.
+    """
     cuda = torch.cuda.is_available()
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
@@ -75,14 +77,14 @@ def stop(world: World) -> None:
 
 
 def spread(trainee: Trainee | RtdTrainee, world: World) -> nn.Module:
-    """The module to call: the trainee itself, or what wraps it."""
+    """Move the trainee to its device, and shard it or wrap it with DDP. Returns the module to call."""
     trainee.to(world.device)
     if world.sharded:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
         mesh = init_device_mesh(world.device.type, (world.size,))
-        # The last layer stays with the root: the mask decoder uses its parameters without calling it.
+        # The last layer stays in the root group: the mask decoder uses its parameters without calling it.
         for model in trainee.models.values():
             for layer in layers(model)[:-1]:
                 fully_shard(layer, mesh=mesh)
@@ -97,13 +99,13 @@ def spread(trainee: Trainee | RtdTrainee, world: World) -> nn.Module:
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
-    """The encoder layers in it, ours and transformers' own."""
+    """List the encoder layers of a module, ours and transformers'."""
     return [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 @contextmanager
 def gradients_travel(module: Any, now: bool) -> Iterator[None]:
-    """Exchange gradients in this backward pass, or keep them for the last one of the step."""
+    """Synchronise gradients in this backward pass if ``now``; otherwise accumulate them locally."""
     if hasattr(module, "set_requires_gradient_sync"):
         module.set_requires_gradient_sync(now)
         yield

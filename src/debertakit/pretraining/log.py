@@ -1,4 +1,4 @@
-"""Where the figures of a run go: log.jsonl always, a terminal, and TensorBoard or trackio when asked for."""
+"""Log of a run: log.jsonl, the terminal, and optionally TensorBoard or trackio."""
 
 import json
 import sys
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Log:
-    """One for the run, on the main process only. ``since``: lines after this step are of a run that was cut off."""
+    """Log of one run, on the main process only. Old records after step ``since`` are dropped: the run was cut off."""
 
     def __init__(self, folder: Path, tracker: str, total: float, unit: str, since: int):
         self.path = folder / "log.jsonl"
@@ -52,7 +52,7 @@ class Log:
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    """The records of a log; a last line that a kill cut short is left out."""
+    """Read the records of a log. Skip an incomplete last line."""
     if not path.exists():
         return []
     lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
@@ -66,7 +66,7 @@ def _short(value: Any) -> str:
 
 
 def _tracker(name: str, folder: Path) -> tuple[Any, Any]:
-    """Two functions: (figures, step) -> None, and the one that ends it."""
+    """Return two functions: log (figures, step) -> None, and close () -> None."""
     if name == "tensorboard":
         try:
             from torch.utils.tensorboard import SummaryWriter

@@ -1,13 +1,13 @@
-"""Pretraining: the loop.
+"""The pretraining loop.
 
     prepare the parts of step s     batch (seed, step) -> corrupted views            text/packing.py, objectives/
-    in each phase of it:
+    in each phase of the step:
       forward, backward, accumulate   loss = sum of weighted terms / terms of the step   trainee.py, rtd.py
       clip, AdamW                                                                    optim.py
-    now and then: log, evaluate, write a checkpoint                                  log.py, state.py
+    periodically: log, evaluate, write a checkpoint                                  log.py, state.py
 
-A step is a pure function of the state and the step's number, so a run that goes on from a checkpoint repeats exactly
-what the uninterrupted one does (same precision, same number of processes).
+A step is a pure function of the state and the step number, so a resumed run computes exactly what the uninterrupted
+run does (with the same precision and number of processes).
 """
 
 import math
@@ -39,7 +39,7 @@ from debertakit.text.shards import Corpus
 
 
 class Diverged(ValueError):
-    """Too many steps in a row without a finite loss."""
+    """Too many consecutive steps with a non-finite loss or gradient."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class Run:
     world: World
     trainee: Trainee | RtdTrainee
     module: nn.Module
-    """The trainee, or DDP around it: what is called."""
+    """The module to call: the trainee, or DDP around it."""
     optimizer: torch.optim.Optimizer
     packing: Packing
     context: Context
@@ -59,7 +59,7 @@ class Run:
 
     @property
     def done(self) -> float:
-        """Share of the run that is behind us."""
+        """Completed fraction of the run."""
         if self.config.minutes is not None:
             return self.progress.elapsed / (60 * self.config.minutes)
         return self.progress.step / self.config.steps
@@ -71,7 +71,7 @@ class Run:
 def pretrain(
     config: PretrainConfig, corpus: Corpus, tokenizer: Any, out: str | Path, *, resume: bool = False
 ) -> dict[str, float]:
-    """Train, and leave a model in ``out`` that transformers loads. Returns the last validation figures."""
+    """Train, and write a model to ``out`` that transformers can load. Returns the last validation metrics."""
     folder = Path(out)
     checkpoints = folder / "checkpoints"
     world = distributed.start(config.parallel)
@@ -111,13 +111,13 @@ def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict
         if run.world.main:
             state.prune(checkpoints, config.keep_last)
 
-    if run.done >= 1:  # resumed at its end
+    if run.done >= 1:  # resumed a finished run
         figures = evaluate(run)
     while run.done < 1:
         result = train_step(run, before + time.monotonic() - began)
         if progress.bad_steps >= config.max_bad_steps:
-            # The weights are those of the last good step, and so is the place. (A generator whose discriminator failed
-            # after it has gone on learning: that does no harm.)
+            # Weights and data position are those of the last good step. (If only the discriminator's updates failed,
+            # the generator kept training, which does no harm.)
             progress.step -= progress.bad_steps
             keep()
             raise Diverged(
@@ -135,14 +135,14 @@ def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict
             figures = evaluate(run)
             if log is not None and figures:
                 log.write("validation", step, **figures, elapsed=progress.elapsed)
-        # Not amid bad steps: should they go on, the state to go back to is the one before them.
+        # No checkpoint during bad steps: if they continue, the run returns to the state before them.
         if (step % config.checkpoint_every == 0 and not progress.bad_steps) or last:
             keep()
     return figures
 
 
 def train_step(run: Run, elapsed: float) -> dict[str, float]:
-    """One update; ``elapsed`` seconds of the run had passed when it began."""
+    """Run one training step. ``elapsed``: seconds of the run before this step."""
     config, world, progress = run.config, run.world, run.progress
     parts_in_step = config.data.parts(world.size)
     own = parts_in_step // world.size
@@ -162,7 +162,7 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
         norms.append(float(clip_gradients(run.trainee, config.optimizer.clip)))
         good = bool(sums.isfinite().all()) and math.isfinite(norms[-1])
         if good:
-            run.optimizer.step()  # of what this phase gave a gradient
+            run.optimizer.step()  # updates only parameters with a gradient in this phase
         run.optimizer.zero_grad(set_to_none=True)
         if not good:
             break
@@ -177,21 +177,21 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
 
 
 def _backward(run: Run, parts: list[Any], totals: Tensor, phase: Phase) -> Tensor:
-    """Gradients of all parts; [objectives] summed losses of the whole step."""
+    """Accumulate the gradients of all parts. Returns the summed losses of the whole step, [objectives]."""
     run.module.train()
     sums = torch.zeros(len(totals), dtype=torch.float64)
     for number, part in enumerate(parts):
         with distributed.gradients_travel(run.module, now=number == len(parts) - 1):
             with run.autocast():
                 loss, figures = run.module(part, totals, phase)
-            (loss * run.world.size).backward()  # ranks average their gradients; the loss is a sum over them
+            (loss * run.world.size).backward()  # ranks average gradients, but the loss is a sum over ranks
         sums += figures[:, 0].double().cpu()
     return run.world.sum(sums)
 
 
 @torch.no_grad()
 def evaluate(run: Run) -> dict[str, float]:
-    """Loss, perplexity and accuracy of every objective on held-out text; the same text and masks each time."""
+    """Loss, perplexity and accuracy of every objective on held-out text, always with the same masks."""
     if run.validation is None:
         return {}
     packing, world = run.validation, run.world
@@ -214,7 +214,7 @@ def evaluate(run: Run) -> dict[str, float]:
     for name, loss, accuracy in zip(weights, losses, accuracies, strict=True):
         prefix = "" if len(weights) == 1 else f"{name}_"
         figures |= {f"{prefix}loss": loss, f"{prefix}accuracy": accuracy}
-        if name != "rtd":  # yes or no
+        if name != "rtd":  # binary: no perplexity
             figures[f"{prefix}perplexity"] = math.exp(min(loss, 50))
     run.progress.validation = figures["loss"]
     return figures | run.trainee.further_figures(parts, world.gather)
@@ -224,7 +224,7 @@ def evaluate(run: Run) -> dict[str, float]:
 
 
 def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World, *, fresh: bool = True) -> Run:
-    """Everything a run needs, at step 0. Not ``fresh``: the weights will come from a checkpoint of the run."""
+    """Build a run at step 0. If not ``fresh``, the weights will be loaded from a checkpoint of the run."""
     if config.objectives.nsp > 0:
         for half, name in ((corpus.train, "training"), (corpus.validation, "validation")):
             nsp.check(half, name, config.data.max_length)
@@ -247,7 +247,7 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
         tokens = min(world.size * data.micro_tokens, max(validation.epoch_tokens, world.size * data.max_length))
         validation.step_tokens = tokens
     context = Context(corpus.train, config.masking, config.seed)
-    same_for_all = Context(corpus.validation, config.masking, 0)  # runs with other seeds compare
+    same_for_all = Context(corpus.validation, config.masking, 0)  # makes runs with different seeds comparable
     chosen = resolve_precision(config.precision, world.device)
     return Run(
         config, world, trainee, module, optimizer, packing, context, validation, same_for_all, Progress(), chosen
@@ -257,11 +257,11 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
 def make_trainee(
     config: PretrainConfig, tokenizer: Any, vocabulary: dict[str, Any], world: World, fresh: bool
 ) -> Trainee | RtdTrainee:
-    """What the recipe trains: random, or (``fresh``) with the weights of the checkpoint that it goes on from."""
+    """Build the trainee for this recipe, randomly initialised or (if ``fresh``) loaded from ``config.init``."""
     init = config.init if fresh else None
     try:
         models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
-    except (KeyError, ZeroDivisionError) as error:  # from inside a model of transformers
+    except (KeyError, ZeroDivisionError) as error:  # raised inside a transformers model
         raise ValueError(f"no model of {config.family} can be made of these model.* fields: {error}") from None
     if init is not None:
         line = continued.load(models, init, config.init_generator)
@@ -279,7 +279,7 @@ def _seed(seed: int) -> None:
 
 
 def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool) -> Resolved:
-    """One precision for all ranks, chosen by the main process: the machines of a run may differ."""
+    """Choose one precision for all ranks, on the main process: the machines of a run may differ."""
     path = folder / "run.json"
     recorded = settings.load(path).precision if world.main and resume and path.exists() else None
     recorded = world.gather(recorded)[0]
@@ -287,7 +287,7 @@ def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool)
 
 
 def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> None:
-    """Write the resolved config; refuse to run over somebody's checkpoints."""
+    """Write the resolved config. Raise if the folder has checkpoints and ``resume`` is False."""
     if not resume and any((folder / "checkpoints").glob("step-*")):
         raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
     world.barrier()
@@ -299,7 +299,7 @@ def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> N
 
 
 class Window:
-    """Means over the steps since the last line of the log."""
+    """Mean metrics over the steps since the last log line."""
 
     def __init__(self) -> None:
         self.results: list[dict[str, float]] = []

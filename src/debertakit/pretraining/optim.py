@@ -1,9 +1,9 @@
-"""AdamW, its groups, and the learning rate.
+"""AdamW, parameter groups, and the learning-rate schedule.
 
     lr(step) = peak * min(1, (step + 1) / warm-up) * shape(progress)
     shape    = 1 - p (linear),  (1 + cos(pi p)) / 2 (cosine),  1 (constant);   never below final_share
 
-progress p is the share of the steps, or of the minutes, that is done: one rule for both kinds of run.
+progress p is the completed fraction of the steps, or of the minutes if the run has a time limit.
 """
 
 import math
@@ -22,11 +22,11 @@ class Optimizer:
     eps: float = 1e-6
     weight_decay: float = 0.01
     clip: float = 1.0
-    """Largest norm of the whole gradient; 0: no clipping."""
+    """Maximum norm of the whole gradient; 0: no clipping."""
     warmup_steps: int = 10_000
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     final_share: float = 0.0
-    """The learning rate does not fall below this share of its peak."""
+    """Minimum learning rate after warm-up, as a fraction of the peak."""
 
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine", "constant"):
@@ -43,7 +43,7 @@ def learning_rate(options: Optimizer, step: int, progress: float) -> float:
 
 
 def decay_groups(module: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Biases and LayerNorms, the vectors of the model, do not decay; matrices and tables do, as at Microsoft."""
+    """Apply weight decay to matrices and tables, not to biases and LayerNorms, as Microsoft does."""
     parameters = [p for p in module.parameters() if p.requires_grad]
     return [
         {"params": [p for p in parameters if p.dim() > 1], "weight_decay": weight_decay},
@@ -62,6 +62,6 @@ def make_optimizer(module: nn.Module, options: Optimizer, fused: bool = True) ->
 
 
 def clip_gradients(module: nn.Module, largest: float) -> Tensor:
-    """Scale the gradient down to this norm (0: leave it); its norm before."""
+    """Clip the gradient to norm ``largest`` (0: no clipping). Returns the norm before clipping."""
     norm = nn.utils.clip_grad_norm_(module.parameters(), largest if largest > 0 else math.inf)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP2 hands out a sharded one
+    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm  # FSDP2 returns a sharded tensor

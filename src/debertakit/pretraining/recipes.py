@@ -1,10 +1,10 @@
-"""Recipes: functions that return the whole description of a run, one derived from another by replacing fields.
+"""Recipes: functions that return the complete config of a run, often derived from another recipe with ``replace``.
 
-``deberta-*`` are the paper's (2006.03654, table 8): batch 2,048 x 512, 1 M steps, warm-up 10 k, Adam (0.9, 0.999),
-eps 1e-6, decay 0.01, clip 1, linear, n-grams of up to 3 words. ``deberta-v3-*`` are those of 2111.09543: batch 8,192 x
-512, 500 k steps, Adam (0.9, 0.98); sources disagree on the rate of base and small (6e-4 or 5e-4), and none gives
-that of xsmall. ``tiny`` and ``small`` are sized for two CPU cores by measurement: for minutes narrow beats wide, and
-steps count.
+``deberta-*`` follow the paper (2006.03654, table 8): batch 2,048 x 512, 1 M steps, warm-up 10 k, Adam (0.9, 0.999),
+eps 1e-6, decay 0.01, clip 1, linear, n-grams of up to 3 words. ``deberta-v3-*`` follow 2111.09543: batch 8,192 x 512,
+500 k steps, Adam (0.9, 0.98); sources disagree on the learning rate of base and small (6e-4 or 5e-4), and none gives
+the rate of xsmall. ``tiny`` and ``small`` were sized by measurements on two CPU cores: within minutes, narrow models
+beat wide models, because they take more steps.
 """
 
 import difflib
@@ -257,7 +257,7 @@ RECIPES: dict[str, Callable[[], PretrainConfig]] = {
 
 
 def recipe(name: str) -> PretrainConfig:
-    """A recipe by its name, or the run.json of an earlier run."""
+    """Look up a recipe by name, or load the run.json of an earlier run."""
     if name.endswith(".json"):
         if not Path(name).is_file():
             raise ValueError(f"no config of a run at {name}")
@@ -278,5 +278,5 @@ def _v3(name: str) -> PretrainConfig:
 
 
 def _without_vocabulary(preset: str) -> dict:
-    """A released shape; its vocabulary comes with the tokenizer."""
+    """A preset without vocab_size, which comes from the tokenizer."""
     return {key: value for key, value in PRESETS[preset].items() if key != "vocab_size"}

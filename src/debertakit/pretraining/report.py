@@ -1,4 +1,4 @@
-"""What a finished run leaves: the model in its folder, a picture of the loss, a model card."""
+"""Output of a finished run: the exported model, a loss curve, and a model card."""
 
 import shutil
 import sys
@@ -24,7 +24,7 @@ def finish(
     corpus: Corpus,
     trainee: Any,
 ) -> None:
-    """Copy the last checkpoint's model to the top of the folder; each file appears whole."""
+    """Copy the last checkpoint's model to ``folder``, each file atomically. Write loss curve and model card."""
     for path in checkpoint.rglob("*"):
         name = path.relative_to(checkpoint)
         if path.is_file() and name.parts[0] not in TRAINING_ONLY:
@@ -40,7 +40,7 @@ def finish(
 
 
 def draw_curve(folder: Path) -> bool:
-    """loss.png from log.jsonl; False where matplotlib is missing."""
+    """Draw loss.png from log.jsonl. Returns False if matplotlib is missing."""
     records = log.read(folder / "log.jsonl")
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -103,7 +103,7 @@ steps, {progress.tokens / 1e6:,.1f} M tokens, {progress.elapsed / 60:,.1f} minut
 
 
 def _use(config: PretrainConfig) -> tuple[str, str]:
-    """The hub's tag for what the model does, and a line that does it."""
+    """The hub's pipeline tag for this model, and a one-line usage example."""
     prompt = "the capital of France is"
     text = f"{prompt} [MASK]."
     if config.rtd is not None:
