@@ -1,7 +1,7 @@
-"""A model on a set of examples: predictions, scores, and the file that keeps both.
+"""Evaluate a model on examples; write, read and compare prediction files.
 
-predictions-SPLIT.jsonl holds a line for each example: the example whole, what was predicted, how sure the model was.
-It is all that a comparison of two runs, or a report, needs.
+predictions-SPLIT.jsonl has one line per example: the full example, the prediction and its probabilities. It contains
+everything needed to compare two systems.
 """
 
 import json
@@ -40,7 +40,7 @@ class Evaluation:
     examples: Sequence[Any]
     predictions: list[Prediction]
     scores: dict[str, float]
-    """Empty where the examples have no labels."""
+    """Empty if the examples have no labels."""
     loss: float
 
     @property
@@ -50,16 +50,16 @@ class Evaluation:
 
 @dataclass
 class Evaluator:
-    """A model and all that it takes to run it on examples of a task. It computes in fp32, as predictors do."""
+    """A model with everything needed to run it on examples of a task. It computes in fp32, like the predictors."""
 
     model: Any
     task: Task
     encoder: Encoder
     threshold: float = 0.0
-    """Of "no answer" (predict.decide)."""
+    """Threshold for "no answer" (predict.decide)."""
 
     def __call__(self, examples: Sequence[Any], rows: list[Row] | None = None) -> Evaluation:
-        """``rows``: the examples, encoded before."""
+        """Predict and score examples. ``rows``: the encoded examples, if available."""
         kind = self.task.kind
         rows = self.encoder.encode(examples).rows if rows is None else rows
         logits, loss = row_logits(self.model, rows, kind, Collator(self.encoder.tokenizer, kind))
@@ -71,7 +71,7 @@ class Evaluator:
 
 
 def load_evaluator(model: str | Path, task: Task) -> Evaluator:
-    """A fine-tuned model, ready for examples of ``task``."""
+    """Load a fine-tuned model for examples of ``task``."""
     labels = labels_for(model, task)
     tokenizer, network = load_tokenizer_of(model), load_model(model, task.kind, labels, whole=True)
     record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
@@ -82,7 +82,7 @@ def load_evaluator(model: str | Path, task: Task) -> Evaluator:
 
 
 def kind_of_model(model: str | Path, config: Any) -> Kind:
-    """By the head that was saved."""
+    """Infer the kind from the saved head."""
     head = str((config.architectures or [""])[0])
     for kind in ("tagging", "qa", "choice"):
         if head.endswith(HEADS[kind]):
@@ -95,7 +95,7 @@ def kind_of_model(model: str | Path, config: Any) -> Kind:
 
 
 def labels_for(model: str | Path, task: Task) -> tuple[str, ...]:
-    """The model's labels in the order of its logits, spelled as the task spells them; () where there are none."""
+    """The model's labels in logit order, spelled as in the task; () for kinds without labels."""
     config = load_config(model)
     kind = kind_of_model(model, config)
     if kind != task.kind:
@@ -122,7 +122,7 @@ def evaluate(
     split: str = "dev",
     **columns: Any,
 ) -> Evaluation:
-    """A fine-tuned model on a split of a benchmark, or on a file of one's own (columns as in ``files.own_task``)."""
+    """Evaluate a fine-tuned model on a benchmark split or on your own file (columns as in ``files.own_task``)."""
     if (task is None) == (file is None):
         raise ValueError("give either a task and its folder of data, or a file to evaluate on")
     if file is not None and data is not None:
@@ -134,7 +134,7 @@ def evaluate(
         chosen, examples = open_file(model, Path(file), columns)
     else:
         chosen = benchmarks.task(task) if isinstance(task, str) else task  # type: ignore[assignment]
-        labels_for(model, chosen)  # before the data are read
+        labels_for(model, chosen)  # raises before the data is read
         splits = read_benchmark(chosen, data)
         if not splits.get(split):
             raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
@@ -143,7 +143,7 @@ def evaluate(
 
 
 def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Any]]:
-    """A file to evaluate a model on, without the rows whose label the model does not have."""
+    """Read a file for evaluation. Rows with labels that the model does not have are skipped."""
     config = load_config(model)
     kind = kind_of_model(model, config)
     known = labels_of(config) if kind in LABELLED else None
@@ -155,7 +155,7 @@ def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[T
 
 
 def check_packages(task: str | Task | None = None) -> None:
-    """Before the work, not after hours of it."""
+    """Raise before the work starts if a required package is missing."""
     own = EXTRA_PACKAGES.get(task.name if isinstance(task, Task) else task or "", ())
     for name in ("accelerate", "scipy", "seqeval", "sklearn", *own):
         if find_spec(name) is None:
@@ -185,7 +185,7 @@ def write_predictions(path: Path, evaluation: Evaluation) -> None:
 
 
 def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
-    """Examples and the prediction for each."""
+    """Return examples and one prediction for each."""
     if not path.is_file():
         raise ValueError(f"no predictions at {path}")
     cls = CLASSES.get(kind, Text)
@@ -208,7 +208,7 @@ def _tuple(value: Any) -> Any:
 
 
 def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: int = 1000) -> Comparison:
-    """Two folders that ``finetune`` made, with one run or with seeds, on the metric that they were chosen by."""
+    """Compare two ``finetune`` folders (one run or several seeds) on the metric that selected their checkpoints."""
     sides = [_runs(Path(folder)) for folder in (a, b)]
     records = [_json(run / "run.json") for side in sides for run in side]
     for name in ("task", "kind", "metric"):
@@ -231,7 +231,7 @@ def _runs(folder: Path) -> list[Path]:
 
 
 def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = 1000) -> Comparison:
-    """Files of the same split by two systems, one for each seed, on the task's metric."""
+    """Compare two systems on the task's metric. ``a`` and ``b``: prediction files of one split, one file per seed."""
     sides = [[read_predictions(path, task.kind) for path in paths] for paths in (a, b)]
     examples = sides[0][0][0]
     for paths, runs in zip((a, b), sides, strict=True):

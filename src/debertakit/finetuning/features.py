@@ -1,11 +1,11 @@
-"""Examples to rows of tokens, as the model reads them.
+"""Encode examples as rows of tokens.
 
 Text       [CLS] text [SEP]   or   [CLS] text [SEP] pair [SEP]
-Tagged     [CLS] w1 w2 w2' w3 [SEP]: a word's first piece carries its tag, the others carry none. What is too long
-           is read in overlapping windows; each word is tagged in the one that shows most around it
-Question   [CLS] question [SEP] context [SEP]: a long context in overlapping windows; start and end of the answer
-           as token positions, both at [CLS] where this window does not hold it
-Choice     [CLS] text [SEP] pair option [SEP], once for each option
+Tagged     [CLS] w1 w2 w2' w3 [SEP]: the first piece of a word carries its tag, the other pieces have no label. A long
+           text is split into overlapping windows; each word is tagged in the window with the most context around it
+Question   [CLS] question [SEP] context [SEP]: a long context is split into overlapping windows. The label is the start
+           and end token of the answer, or [CLS] for both if the window does not contain the answer
+Choice     [CLS] text [SEP] pair option [SEP], once per option
 """
 
 import math
@@ -21,24 +21,29 @@ from debertakit.finetuning.examples import Choice, Example, Kind, Question, Tagg
 IGNORED = -100
 BATCH = 1000
 SAMPLE = 5000
-"""Examples whose lengths decide the maximum length."""
+"""About this many examples are sampled to choose the maximum length."""
 
 
 @dataclass(frozen=True)
 class Row:
     example: int
-    """Index of the example that this row is, or is a window of."""
+    """Index of the example. A long example has several rows (windows)."""
     ids: list[list[int]]
-    """Token ids: one sequence; for Choice one for each option."""
+    """Token ids: one sequence; for Choice, one sequence per option."""
     segments: list[list[int]] | None = None
     label: Any = None
-    """int; regression: float; multi-label: a float for each label; tagging: an int for each token; qa: start, end."""
+    """single-label, choice: int
+    regression: float
+    multi-label: a float per label
+    tagging: an int per token
+    qa: [start, end] tokens
+    """
     places: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
-    """Tagged: (word, token) pairs; Question: characters of the context (from, to) of each token, -1 outside of it."""
+    """Tagged: (word, token) pairs. Question: each token's (start, end) characters in the context, -1 outside it."""
 
     @property
     def tokens(self) -> int:
-        """With the padding between its options."""
+        """Number of tokens, including padding between options."""
         return len(self.ids) * max(map(len, self.ids))
 
 
@@ -46,12 +51,12 @@ class Row:
 class Features:
     rows: list[Row]
     cut: int
-    """Texts that lost their ends to the maximum length."""
+    """Number of truncated examples."""
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """What examples are encoded with."""
+    """Encodes examples of one kind of task."""
 
     kind: Kind
     tokenizer: Any
@@ -59,7 +64,7 @@ class Encoder:
     max_length: int
 
     def encode(self, examples: Sequence[Example], strict: bool = False) -> Features:
-        """``strict``: a label that is not among ``labels`` raises; else nothing can be right for its example."""
+        """Encode examples. With ``strict``, a label that is not in ``labels`` raises; otherwise it is ignored."""
         rows: list[Row] = []
         cut = 0
         for first in _progress(range(0, len(examples), BATCH)):
@@ -158,7 +163,7 @@ class Encoder:
             yield Row(owner, [ids], [segments] if segments else None, label, places), False
 
     def _clip(self, questions: list[str]) -> list[str]:
-        """Questions that leave room for their contexts: at most 64 tokens, and a third of what the model reads."""
+        """Truncate questions to 64 tokens or a third of ``max_length``, to leave room for the context."""
         most = min(64, self.max_length // 3)
         encoded = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
         return [
@@ -183,13 +188,13 @@ def _option_text(example: Choice, option: str) -> tuple[str, str | None]:
 
 
 def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[int]]]:
-    """The pieces of each word; never none: a word of which the tokenizer leaves nothing is one unknown piece."""
+    """Yield the pieces of each word. A word that the tokenizer drops completely becomes one unknown token."""
     spaced = _loses_spaces(tokenizer)
     texts = [
         [" " + word if spaced and place and not _chinese(word) else word for place, word in enumerate(example.words)]
         for example in batch
     ]
-    marker = tokenizer.convert_tokens_to_ids("▁")  # sentencepiece's sign for a space; Chinese has none to mark
+    marker = tokenizer.convert_tokens_to_ids("▁")  # SentencePiece's space marker; Chinese has no spaces to mark
     encoded = tokenizer(texts, is_split_into_words=True, add_special_tokens=False)
     for number, example in enumerate(batch):
         words: list[list[int]] = [[] for _ in example.words]
@@ -204,7 +209,7 @@ def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[i
 
 
 def _loses_spaces(tokenizer: Any) -> bool:
-    """Byte-level tokenizers write the space before a word into its first piece; a word handed over alone lost it."""
+    """Whether words tokenised separately lose the space before them, which byte-level tokenizers encode in a word."""
     alone = tokenizer(["a", "b"], is_split_into_words=True)["input_ids"]
     return alone != tokenizer("a b")["input_ids"]
 
@@ -214,7 +219,7 @@ def _chinese(word: str) -> bool:
 
 
 def _specials(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """What the tokenizer puts before and behind a single text."""
+    """Special tokens before and after a single text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
     at = next(i for i in range(len(whole)) if whole[i : i + len(bare)] == bare)
@@ -222,18 +227,18 @@ def _specials(tokenizer: Any) -> tuple[list[int], list[int]]:
 
 
 def window_starts(length: int, room: int, overlap: int) -> list[int]:
-    """Where windows of ``room`` begin that cover ``length`` and overlap by ``overlap`` or more."""
+    """Starts of windows of length ``room`` that cover ``length`` and overlap by at least ``overlap``."""
     windows = max(1, math.ceil((length - overlap) / (room - overlap)))
     return [min(number * (room - overlap), max(length - room, 0)) for number in range(windows)]
 
 
 def _most_central(place: int, starts: list[int], room: int) -> int:
-    """The window that shows most on the poorer side of a place."""
+    """Index of the window with the most context on the shorter side of ``place``."""
     return max(range(len(starts)), key=lambda n: min(place - starts[n], starts[n] + room - 1 - place))
 
 
 def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[int] | None:
-    """First and last token of the first answer that is in the context, in a window whose tokens lie at ``places``."""
+    """First and last token of the first answer located in the context, or ``nowhere`` twice if the window lacks it."""
     if example.answers is None:
         return None
     pairs = zip(example.starts or (), example.answers, strict=True)
@@ -241,7 +246,7 @@ def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[i
     if not there:
         return [nowhere, nowhere]
     start, answer = there[0]
-    start += len(answer) - len(answer.lstrip())  # no token holds a blank at the ends
+    start += len(answer) - len(answer.lstrip())  # no token contains leading or trailing blanks
     end = start + len(answer.strip()) - 1
     first = np.flatnonzero((places[:, 0] <= start) & (start < places[:, 1]))
     last = np.flatnonzero((places[:, 0] <= end) & (end < places[:, 1]))
@@ -249,7 +254,7 @@ def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[i
 
 
 def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longest: int) -> int:
-    """99.5 % of the examples fit whole; a multiple of 8, at most ``longest``."""
+    """Smallest multiple of 8 that fits 99.5 % of the examples, at most ``longest``."""
     step = max(1, len(examples) // SAMPLE)
     whole = Encoder(kind, tokenizer, (), max_length=10**6)
     lengths = [len(ids) for row in whole.encode(examples[::step]).rows for ids in row.ids]
@@ -258,7 +263,7 @@ def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longe
 
 
 def find_labels(kind: Kind, examples: Sequence[Any]) -> tuple[str, ...]:
-    """The labels of the training data, in the order of the logits; () where there are none."""
+    """Labels of the training data in logit order, or () for kinds without labels."""
     if kind == "single-label":
         found = {example.label for example in examples}
     elif kind == "multi-label":
@@ -272,7 +277,7 @@ def find_labels(kind: Kind, examples: Sequence[Any]) -> tuple[str, ...]:
 
 
 def _natural(label: str) -> tuple[float, str]:
-    """Numbers in their order, then words in theirs."""
+    """Sort key: numbers in numeric order, then words in alphabetical order."""
     try:
         return float(label), label
     except ValueError:

@@ -1,14 +1,14 @@
-"""Files of one's own: tables of texts, tagged words, questions, options; the kind of task follows from them.
+"""The user's own files: tables of texts, tagged words, questions or options. The kind of task is inferred from them.
 
     file                                       examples   kind
     CSV, TSV, JSONL, JSON, Parquet             Text       regression if the labels are numbers with fractions,
       with columns ``text``, ``label``                    multi-label if they are lists or ``separator`` joins them,
                                                           else single-label
       and ``options``                          Choice     choice
-    CoNLL: no ``text`` column is named         Tagged     tagging
-    SQuAD's .json: likewise                    Question   qa
+    CoNLL, without a ``text`` column           Tagged     tagging
+    SQuAD's .json, without a ``text`` column   Question   qa
 
-What is unseen in training cannot be predicted: rows of dev and test whose label is new are skipped and counted.
+Rows of dev and test whose label does not occur in training cannot be predicted. They are skipped and counted.
 """
 
 import json
@@ -50,9 +50,9 @@ def own_task(
     kind: Kind | None = None,
     labels: Collection[str] | None = None,
 ) -> Task:
-    """The task that these files make up. They are read at once; its ``read`` returns them for any folder.
+    """Build a task from files. The files are read immediately; ``Task.read`` returns them for any folder.
 
-    Without ``train``, to evaluate: the first file decides, or the model's ``kind`` and ``labels``.
+    Without ``train`` (evaluation), the model's ``kind`` and ``labels`` are used if given, else the first file decides.
     """
     paths = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path}
     if not paths:
@@ -113,8 +113,12 @@ def read_table(
     labels: Collection[str] | None = None,
     labelled: bool = True,
 ) -> list[Text]:
-    """Texts of a table. ``seen``: the training examples, which fix the kind and the labels of the other files;
-    ``labels``: all there may be, where a model fixes them; ``labelled`` False: a file that may be without labels."""
+    """Read texts from a table.
+
+    ``seen``: training examples, which fix the kind and the labels of the other files.
+    ``labels``: all allowed labels, if a model fixes them.
+    ``labelled``: if False, labels may be missing.
+    """
     problems = Problems(path)
     rows = list(table_rows(path, problems, [name for name in (text, pair, label) if name]))
     columns = Columns(
@@ -141,7 +145,7 @@ def read_table(
 def read_choices(
     path: Path, *, text: str, options: Sequence[str], label: str, pair: str | None = None, labelled: bool = True
 ) -> list[Choice]:
-    """``options``: their columns, or the one column that holds a list of them."""
+    """Read multiple-choice examples. ``options``: one column per option, or a single column that holds a list."""
     problems = Problems(path)
     rows = table_rows(path, problems, [name for name in (text, pair, label, *options) if name])
     examples = choices(rows, problems, text, pair, options, label, labelled=labelled)
@@ -150,7 +154,7 @@ def read_choices(
 
 
 def infer_kind(labels: Sequence[Any]) -> Kind:
-    """Of the values of a label column. Up to 5 % that are no numbers do not make numbers classes; NaN is no label."""
+    """Infer the kind from a label column. Regression allows up to 5 % of non-numbers; NaN counts as a missing label."""
     given = [value for value in labels if not blank(value) and not _is_nan(value)]
     if any(isinstance(value, (list, tuple)) for value in given):
         return "multi-label"
@@ -160,7 +164,7 @@ def infer_kind(labels: Sequence[Any]) -> Kind:
 
 
 def kind_of(examples: Sequence[Example]) -> Kind:
-    """Of examples that have been read."""
+    """Infer the kind from examples that have been read."""
     first = examples[0]
     if isinstance(first, Text):
         label = gold(first)
@@ -169,14 +173,14 @@ def kind_of(examples: Sequence[Example]) -> Kind:
 
 
 def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
-    """{"id": ..., "prediction": ...} a line."""
+    """Write one {"id": ..., "prediction": ...} per line."""
     with path.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):
             file.write(json.dumps({"id": example.id, "prediction": prediction}, ensure_ascii=False) + "\n")
 
 
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[Row]:
-    """Columns given as numbers, from 1: the table has no header, unless its first line has these very names."""
+    """Read a table. If all ``columns`` are numbers (from 1), it has no header unless its first line has these names."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")
     if path.suffix not in _TABLES:
@@ -224,7 +228,7 @@ def _not_free_text(path: Path, examples: Sequence[Text]) -> None:
 
 
 def _known_types(path: Path, examples: list[Tagged], known: Collection[str] | None) -> list[Tagged]:
-    """Without sentences that have a type of entity which is that of none of the ``known`` tags."""
+    """Skip sentences with an entity type that no ``known`` tag has."""
     if known is None:
         return examples
     types, problems = {tag[2:] for tag in known}, Problems(path, "sentence")

@@ -1,7 +1,7 @@
-"""The official metrics, in per cent. Each takes examples and a prediction for each, and returns its scores by name.
+"""Official metrics, in per cent. Each function takes examples and predictions, and returns scores by name.
 
-Where a metric is undefined - no entity, a constant prediction - it is 0, as scikit-learn has it for MCC. What is
-measured question by question is kept: a comparison of two runs scores the same answers thousands of times.
+An undefined metric (no entity, constant predictions) is 0, as scikit-learn defines MCC. Scores of single answers are
+cached, because a comparison of two runs scores the same answers thousands of times.
 """
 
 import re
@@ -17,7 +17,7 @@ from debertakit.finetuning.examples import Choice, Question, Tagged, Text
 Scores = dict[str, float]
 
 KEPT = 1 << 18
-"""Measurements of a kind that are kept."""
+"""Maximum entries in each cache."""
 
 
 def accuracy(examples: Sequence[Text | Choice], predictions: Sequence[str | int]) -> Scores:
@@ -26,24 +26,24 @@ def accuracy(examples: Sequence[Text | Choice], predictions: Sequence[str | int]
 
 
 def matthews(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
-    """CoLA."""
+    """Matthews correlation (CoLA)."""
     from sklearn.metrics import matthews_corrcoef
 
     gold = _gold(examples, predictions)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # "a single label was found": then it is 0, and we say so above
+        warnings.simplefilter("ignore", UserWarning)  # "a single label was found": MCC is then 0, as stated above
         mcc = float(matthews_corrcoef(gold, predictions))
     return {"mcc": 100 * mcc, **accuracy(examples, predictions)}
 
 
 def accuracy_and_f1(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
-    """MRPC, QQP: F1 of the class "1"."""
+    """Accuracy and F1 of class "1" (MRPC, QQP)."""
     scores = {**accuracy(examples, predictions), "f1": _binary_f1(_gold(examples, predictions), predictions)}
     return _with_average(scores)
 
 
 def accuracy_and_macro_f1(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
-    """CB: unweighted mean of the classes' F1, over those that occur in either."""
+    """Accuracy and macro F1 over the classes that occur in gold labels or predictions (CB)."""
     from sklearn.metrics import f1_score
 
     gold = _gold(examples, predictions)
@@ -52,7 +52,7 @@ def accuracy_and_macro_f1(examples: Sequence[Text], predictions: Sequence[str]) 
 
 
 def classification(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
-    """For classes of one's own."""
+    """Metrics for the user's own classes."""
     scores = accuracy_and_macro_f1(examples, predictions)
     return {
         "accuracy": scores["accuracy"],
@@ -62,7 +62,7 @@ def classification(examples: Sequence[Text], predictions: Sequence[str]) -> Scor
 
 
 def multi_label(examples: Sequence[Text], predictions: Sequence[Sequence[str]]) -> Scores:
-    """Micro: F1 over all (example, label) pairs; macro: mean of the labels' F1."""
+    """Micro F1 over all (example, label) pairs, macro F1 over labels, and exact match."""
     gold = _gold(examples, predictions)
     right: Counter[str] = Counter()
     guessed: Counter[str] = Counter()
@@ -79,7 +79,7 @@ def multi_label(examples: Sequence[Text], predictions: Sequence[Sequence[str]]) 
 
 
 def correlation(examples: Sequence[Text], predictions: Sequence[float]) -> Scores:
-    """STS-B."""
+    """Pearson and Spearman correlation (STS-B)."""
     from scipy.stats import pearsonr, spearmanr
 
     gold = _gold(examples, predictions)
@@ -93,7 +93,7 @@ def correlation(examples: Sequence[Text], predictions: Sequence[float]) -> Score
 
 
 def multirc(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
-    """F1a over all answers; a question is exact if all its answers are judged right."""
+    """F1a over all answers, and the share of questions with all answers judged correctly."""
     gold = _gold(examples, predictions)
     right: dict[str | None, bool] = defaultdict(lambda: True)
     for example, prediction in zip(examples, predictions, strict=True):
@@ -102,7 +102,7 @@ def multirc(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
 
 
 def record(examples: Sequence[Choice], predictions: Sequence[int]) -> Scores:
-    """The names of the chosen options against the names that are right."""
+    """Compare the names of the chosen options with the correct names."""
     pairs = []
     for example, prediction in zip(examples, predictions, strict=True):
         if example.names is None or not example.answers:
@@ -112,9 +112,9 @@ def record(examples: Sequence[Choice], predictions: Sequence[int]) -> Scores:
 
 
 def squad(examples: Sequence[Question], predictions: Sequence[str]) -> Scores:
-    """Exact match and F1 of SQuAD's script for 2.0, over all and, where both kinds are there, over each.
+    """Exact match and F1 as in the SQuAD 2.0 script: overall, and with and without an answer if both kinds occur.
 
-    1.1's differs only for answers that normalise to nothing ("the").
+    The 1.1 script differs only for answers that normalise to nothing ("the").
     """
     gold = _gold_answers(examples, predictions)
     f1 = [_squad_best(word_f1, p, tuple(g)) for p, g in zip(predictions, gold, strict=True)]
@@ -132,15 +132,15 @@ def squad(examples: Sequence[Question], predictions: Sequence[str]) -> Scores:
 def find_best_threshold(
     examples: Sequence[Question], answers: Sequence[str], no_answer_scores: Sequence[float], metric: str = "f1"
 ) -> tuple[float, float]:
-    """Best score in per cent, and the threshold that gives it: "" where the no-answer score is above, else the answer.
+    """Return the best score in per cent and its threshold. A no-answer score above the threshold means answer "".
 
-    What SQuAD's script looks for. Two differences make the score one that the threshold really gives: questions of
-    equal score fall on the same side, and where it is best to answer nothing the threshold is below all scores.
+    Like SQuAD's script, with two differences, so that the threshold really gives this score: questions with equal
+    no-answer scores fall on the same side, and if it is best to answer nothing, the threshold is below all scores.
     """
     gold = _gold_answers(examples, answers)
     measure = {"f1": word_f1, "exact": exact_match}[metric]
     order = sorted(range(len(gold)), key=lambda i: no_answer_scores[i])
-    total = best = float(sum(not g for g in gold))  # nothing answered
+    total = best = float(sum(not g for g in gold))  # no question answered
     threshold = no_answer_scores[order[0]] - 1.0
     for place, i in enumerate(order):
         total += _squad_best(measure, answers[i], tuple(gold[i])) - (not gold[i])
@@ -152,7 +152,7 @@ def find_best_threshold(
 
 @lru_cache(KEPT)
 def normalise(answer: str) -> str:
-    """SQuAD's: lower case, no punctuation, no articles, single spaces."""
+    """Normalise as SQuAD does: lower case, no punctuation, no articles, single spaces."""
     plain = "".join(c for c in answer.lower() if c not in _PUNCTUATION)
     return " ".join(_ARTICLES.sub(" ", plain).split())
 
@@ -170,26 +170,26 @@ def word_f1(prediction: str, answer: str) -> float:
 
 
 def cmrc(examples: Sequence[Question], predictions: Sequence[str]) -> Scores:
-    """CMRC 2018's script: F1 over the longest common *substring* of characters (and words where the text is Latin)."""
+    """CMRC 2018's script: F1 over the longest common *substring* of characters (words in Latin text)."""
     gold = _gold_answers(examples, predictions)
     pairs = [(p, g or ("",)) for p, g in zip(predictions, gold, strict=True)]
     return _with_average({"exact": _best(_cmrc_exact, pairs), "f1": _best(_cmrc_f1, pairs)})
 
 
 def entities(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> Scores:
-    """seqeval, which counts as conlleval does: an entity is right if its type and both ends are."""
+    """Entity scores by seqeval, which counts like conlleval: the type and both ends must match."""
     from seqeval.metrics import f1_score, precision_score, recall_score
 
     gold = [list(tags) for tags in _gold_tags(examples, predictions)]
     guess = [list(tags) for tags in predictions]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # seqeval's own f1_score warns for zero_division even where it is given
+        warnings.simplefilter("ignore")  # seqeval's f1_score warns about zero_division even if it is given
         measures = {"f1": f1_score, "precision": precision_score, "recall": recall_score}
         return {name: 100 * float(f(gold, guess, zero_division=0)) for name, f in measures.items()}
 
 
 def cluener(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> Scores:
-    """CLUENER's script: F1 of each type over the entities' texts in a sentence, and the mean over the types."""
+    """CLUENER's script: F1 per type over entity texts in a sentence, averaged over types."""
     right: Counter[str] = Counter()
     guessed: Counter[str] = Counter()
     there: Counter[str] = Counter()
@@ -205,7 +205,7 @@ def cluener(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) ->
 
 
 def entity_texts(words: Sequence[str], tags: Sequence[str]) -> set[tuple[str, str]]:
-    """(type, text) of the entities in a text of characters."""
+    """(type, text) of each entity; ``words`` are characters."""
     return {(kind, "".join(words[begin : end + 1])) for kind, begin, end in entity_places(tags)}
 
 
@@ -233,7 +233,7 @@ def _cmrc_exact(prediction: str, answer: str) -> float:
 @lru_cache(KEPT)
 def _cmrc_f1(prediction: str, answer: str) -> float:
     guess, truth = _cmrc_pieces(prediction), _cmrc_pieces(answer)
-    longest, ending = 0, [0] * (len(truth) + 1)  # ending[j]: of the common run that ends at truth[j - 1]
+    longest, ending = 0, [0] * (len(truth) + 1)  # ending[j]: length of the common run that ends at truth[j - 1]
     for piece in guess:
         ending = [0, *(ending[j] + 1 if piece == truth[j] else 0 for j in range(len(truth)))]
         longest = max(longest, *ending)
@@ -241,8 +241,8 @@ def _cmrc_f1(prediction: str, answer: str) -> float:
 
 
 def _cmrc_pieces(text: str) -> list[str]:
-    """Chinese characters, and the words between them. The script lets NLTK find those, and so do we, a line at a time
-    (whole sentences would need NLTK's downloaded model, for nothing: an answer is a phrase)."""
+    """Split into Chinese characters and the words between them. Like the script, use NLTK to find the words, but with
+    ``preserve_line``: sentence splitting would need an NLTK model download, and an answer is only a phrase."""
     from nltk.tokenize import word_tokenize
 
     pieces: list[str] = []
@@ -269,13 +269,13 @@ def _binary_f1(gold: Sequence[Any], predictions: Sequence[str]) -> float:
 
 
 def _best(measure: Callable[[str, str], float], pairs: Sequence[tuple[str, Sequence[str]]]) -> float:
-    """Mean over questions of the best over answers."""
+    """Mean over questions of the best score over answers."""
     return _mean([max(measure(prediction, answer) for answer in answers) for prediction, answers in pairs])
 
 
 @lru_cache(KEPT)
 def _squad_best(measure: Callable[[str, str], float], prediction: str, answers: tuple[str, ...]) -> float:
-    """SQuAD leaves answers out that normalise to nothing; without any, saying nothing is right."""
+    """Ignore answers that normalise to nothing, as SQuAD does. If no answer is left, "" is correct."""
     return max(measure(prediction, answer) for answer in [a for a in answers if normalise(a)] or [""])
 
 
@@ -307,10 +307,10 @@ def _complete(labels: Sequence[tuple[str, Any]], predictions: Sequence[Any]) -> 
 
 
 def _mean(values: Sequence[float | bool]) -> float:
-    """In per cent."""
+    """Mean in per cent."""
     return 100 * sum(values) / len(values) if values else 0.0
 
 
 def _with_average(scores: Scores) -> Scores:
-    """What the leaderboard counts where a task has two metrics."""
+    """Add the average, which the leaderboard uses for tasks with two metrics."""
     return {**scores, "average": sum(scores.values()) / len(scores)}

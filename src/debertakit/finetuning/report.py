@@ -1,7 +1,7 @@
-"""What a run leaves to read: report.html (one file, no network), report.md, and the model card.
+"""Reports of a run: report.html (one file, works offline), report.md and the model card.
 
-Both reports are made from the same sections: a table, a picture, or both. Pictures are drawn by matplotlib as SVG with
-their text as text, so that the browser's fonts show Chinese labels.
+Both reports have the same sections: a table, a figure, or both. matplotlib draws the figures as SVG and keeps their
+text as text, so the browser's fonts can show Chinese labels.
 """
 
 import html
@@ -21,7 +21,7 @@ from debertakit.finetuning.significance import summary
 WORST = 20
 BINS = 10
 MOST_CLASSES = 40
-"""A confusion matrix of more would not be read."""
+"""Larger confusion matrices would be unreadable and are omitted."""
 
 Cell = str | float | int
 
@@ -33,9 +33,9 @@ class Section:
     rows: Sequence[Sequence[Cell]] = ()
     note: str = ""
     picture: str = ""
-    """SVG; in report.html only."""
+    """SVG, only in report.html."""
     shaded: bool = False
-    """Numbers as shades of a colour: the confusion matrix."""
+    """Shade the cells by value (confusion matrix)."""
 
 
 def write_report(
@@ -46,7 +46,10 @@ def write_report(
     evaluation: Evaluation,
     labels: tuple[str, ...],
 ) -> None:
-    """``record``: run.json; ``history``: the Trainer's; ``evaluation``: of the best model on the dev set."""
+    """Write report.html, report.md and the model card.
+
+    ``record``: contents of run.json. ``history``: the Trainer's log. ``evaluation``: the best model on the dev set.
+    """
     title = f"{record['task']}: {Path(record['model']).name}"
     sections = [scores(metrics), curves(history, record["metric"]), *errors(record["kind"], evaluation, labels)]
     sections.append(Section("How it was made", ("", ""), [(k, _short(v)) for k, v in record.items()]))
@@ -56,7 +59,7 @@ def write_report(
 
 
 def write_summary(folder: Path, record: dict[str, Any], runs: list[tuple[str, dict[str, float]]]) -> None:
-    """Over seeds: summary.json and report.md."""
+    """Write summary.json and report.md over several seeds."""
     names = list(runs[0][1])
     found = {name: summary([figures[name] for _, figures in runs]) for name in names}
     best = max(runs, key=lambda entry: entry[1][record["metric"]])[0]
@@ -110,7 +113,7 @@ def curves(history: list[dict[str, Any]], metric: str) -> Section:
 
 
 def errors(kind: str, evaluation: Evaluation, labels: tuple[str, ...]) -> list[Section]:
-    """What the model gets wrong, and whether it knows."""
+    """Sections on the model's errors and its calibration."""
     if kind == "regression":
         return [scatter(evaluation), worst(evaluation, [abs(gold(e) - p.value) for e, p in _pairs(evaluation)])]
     if kind == "qa":
@@ -184,7 +187,7 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Section:
 
 
 def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> tuple[float, list[tuple]]:
-    """And for each bin that is not empty: its range, count, mean confidence, share that is right."""
+    """Return the ECE and, for each non-empty bin, its range, count, mean confidence and accuracy."""
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     rows = []
     for number in sorted(set(bins.tolist())):
@@ -205,7 +208,7 @@ def scatter(evaluation: Evaluation) -> Section:
 
 
 def worst(evaluation: Evaluation, badness: Sequence[float]) -> Section:
-    """The examples with the largest ``badness``; those with none at all are right."""
+    """List the examples with the largest ``badness``. An example with ``badness`` 0 is correct."""
     order = sorted((i for i in range(len(badness)) if badness[i] > 0), key=lambda i: -badness[i])[:WORST]
     rows = [
         (example.id, show_text(example), show_answer(example, gold(example)), show_answer(example, prediction.value))
@@ -297,7 +300,7 @@ def as_markdown(title: str, sections: Sequence[Section]) -> str:
 
 
 def svg(draw: Any, width: float = 8) -> str:
-    """What ``draw`` draws on a figure, as an SVG element; nothing where matplotlib is missing."""
+    """Render ``draw(figure)`` as an SVG element. Returns "" if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
         from matplotlib.backends.backend_svg import FigureCanvasSVG
@@ -352,7 +355,7 @@ def _answered(example: Question, value: str) -> bool:
 
 
 def _sureness(prediction: Any) -> float:
-    """0 to 1, more for answers (or none) that were clearly preferred."""
+    """Confidence from 0 to 1: higher if the choice between an answer and "no answer" was clear."""
     return float(np.tanh(abs(prediction.no_answer) / 10))
 
 
@@ -361,7 +364,7 @@ def _clip(text: str, most: int = 600) -> str:
 
 
 def _plain(text: str) -> str:
-    """User's text inside a Markdown table."""
+    """Escape user text for a Markdown table."""
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").replace("`", "\\`").split())
 
 

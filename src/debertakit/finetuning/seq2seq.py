@@ -1,10 +1,10 @@
-"""Translation and summarisation: an encoder-decoder trained on pairs of texts, and what its texts are worth.
+"""Translation and summarisation: train an encoder-decoder on text pairs and score its output.
 
     loss = mean over target tokens of  (1 - s) * -ln p(token)  +  s * mean over the vocabulary of -ln p
 
-with label smoothing s. A step is a budget of tokens, source and target together, of pairs of like length. Which pairs
-it holds is a function of (seed, step), and the learning rate one of the share that is done, of the steps or of the
-minutes: a run that was cut off goes on from its last checkpoint.
+where s is the label smoothing. A step is a batch of pairs of similar length, filled up to a budget of source and target
+tokens. The pairs in a step depend only on (seed, step), and the learning rate on the step and the completed share of
+the steps or minutes. An interrupted run can therefore resume from its last checkpoint.
 """
 
 import json
@@ -37,25 +37,25 @@ from debertakit.text.tokenizers import load_tokenizer
 class Settings:
     epochs: float = 20.0
     minutes: float | None = None
-    """Train for this long instead."""
+    """Train for this long instead of ``epochs``."""
     step_tokens: int = 4096
-    """Source and target tokens of a step."""
+    """Source and target tokens per step."""
     optimizer: Optimizer = field(
         default_factory=lambda: Optimizer(lr=3e-4, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
     )
-    """Its warm-up is a tenth of the steps if that is less."""
+    """With ``epochs``, warm-up is at most a tenth of the steps."""
     label_smoothing: float = 0.1
     max_source: int = 128
     max_target: int = 128
-    """Tokens, [CLS] and [SEP] among them; longer texts are cut."""
+    """Maximum tokens, including [CLS] and [SEP]; longer texts are truncated."""
     beams: int = 4
     seed: int = 0
     log_every: int = 100
     evaluate_every: int = 1000
     checkpoint_every: int = 500
     precision: str = "auto"
-    """auto: bf16 where the device computes it natively, else fp32. settings.json holds the resolved one. Dev loss and
-    scores are always computed in fp32."""
+    """auto: bf16 if the device supports it natively, else fp32. settings.json records the resolved precision. Dev loss
+    and scores are always computed in fp32."""
 
     def __post_init__(self) -> None:
         for name in ("epochs", "minutes", "step_tokens", "max_source", "max_target", "beams", "evaluate_every"):
@@ -72,12 +72,12 @@ class Settings:
 class Batch(NamedTuple):
     input_ids: Tensor  # [batch, source]
     attention_mask: Tensor
-    labels: Tensor  # [batch, target], -100 behind the end
+    labels: Tensor  # [batch, target], -100 for padding
 
 
 @dataclass
 class Batches:
-    """Steps over encoded pairs; ``batch(step)`` is a function of the seed and the step."""
+    """Batches of encoded pairs. ``batch(step)`` depends only on the seed and the step."""
 
     sources: list[list[int]]
     labels: list[list[int]]
@@ -92,7 +92,7 @@ class Batches:
 
         sources = encode([pair.source for pair in pairs], settings.max_source)
         targets = encode([pair.target for pair in pairs], settings.max_target)
-        labels = [ids[1:] for ids in targets]  # the start is given, not predicted
+        labels = [ids[1:] for ids in targets]  # the first token is given, not predicted
         return cls(sources, labels, settings.step_tokens, settings.seed, tokenizer.pad_token_id)
 
     def __post_init__(self) -> None:
@@ -100,11 +100,11 @@ class Batches:
         self._sizes = sizes
         ends = np.cumsum(np.sort(sizes))
         cuts = np.searchsorted(ends, np.arange(self.step_tokens, ends[-1], self.step_tokens), side="right")
-        self._cuts = np.setdiff1d(cuts, [0])  # a pair past the budget is a step of its own
+        self._cuts = np.setdiff1d(cuts, [0])  # a pair longer than the budget is a step of its own
         self._order: tuple[int, list[np.ndarray]] | None = None
 
     def __len__(self) -> int:
-        """Steps in a pass over the pairs."""
+        """Steps per epoch."""
         return len(self._cuts) + 1
 
     def batch(self, step: int) -> Batch:
@@ -131,7 +131,7 @@ class Batches:
 
 
 def labelled_logits(model: Any, batch: Batch) -> Tensor:
-    """[labelled tokens, vocabulary]"""
+    """Logits of the labelled tokens: [labelled tokens, vocabulary]."""
     batch = Batch(*(tensor.to(model.device) for tensor in batch))
     decoder_ids = model.prepare_decoder_input_ids_from_labels(batch.labels)
     wanted = batch.labels != IGNORED
@@ -154,7 +154,7 @@ def train(
     *,
     resume: bool = False,
 ) -> dict[str, float]:
-    """Train in place, any encoder-decoder of transformers or ours; model and tokenizer are left in ``out``."""
+    """Train an encoder-decoder (ours or from transformers) in place, and save it with its tokenizer in ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     checkpoint = out / "checkpoint.pt"
     if checkpoint.exists() and not resume:
@@ -221,7 +221,7 @@ def train(
 
 @torch.inference_mode()
 def evaluate_loss(model: Any, batches: Batches) -> dict[str, float]:
-    """Mean loss of the target tokens, without smoothing, and its perplexity."""
+    """Mean loss over target tokens without label smoothing, and its perplexity."""
     model.eval()
     total, count = 0.0, 0
     for step in range(len(batches)):
@@ -234,13 +234,13 @@ def evaluate_loss(model: Any, batches: Batches) -> dict[str, float]:
 
 
 def recorded_precision(out: Path) -> str | None:
-    """That of settings.json. Version 1 had no such setting and trained in fp32."""
+    """Precision in settings.json. Version 1 did not record it and trained in fp32."""
     path = out / "settings.json"
     return json.loads(path.read_text(encoding="utf-8")).get("precision", "fp32") if path.is_file() else None
 
 
 def _keep_settings(path: Path, settings: Settings, resumed: bool) -> None:
-    """Written at the start; a run goes on under the settings that it began with."""
+    """Write the settings. A resumed run must have the settings that it started with."""
     now = json.loads(json.dumps(asdict(settings)))
     if resumed and path.is_file():
         before = {"precision": settings.precision, **json.loads(path.read_text(encoding="utf-8"))}
@@ -281,14 +281,14 @@ def _load(path: Path, model: Any, optimizer: Any) -> tuple[int, float]:
 class Scores:
     figures: dict[str, float]
     signatures: dict[str, str]
-    """What sacreBLEU says about how it counted."""
+    """sacreBLEU's signatures, which say how each score was computed."""
     texts: list[str]
 
 
 def evaluate(
     model: Any, tokenizer: Any, pairs: Sequence[Pair], settings: Settings, metric: str, batch: int = 32
 ) -> Scores:
-    """Write a text for each source and score it: ``bleu`` (sacreBLEU and chrF) or ``rouge`` (1, 2, L)."""
+    """Generate a text for each source and score it with ``bleu`` (sacreBLEU and chrF) or ``rouge`` (1, 2, L)."""
     check(metric)
     texts = write_all(
         model,
@@ -319,9 +319,9 @@ def finetune_pairs(
     decoder_layers: int | None = None,
     resume: bool = False,
 ) -> Scores:
-    """Train a DeBERTa-D, or a decoder grown out of a DeBERTa encoder, and score it on the dev set (a tenth if None).
+    """Train a DeBERTa-D, or a DeBERTa encoder with a new decoder, and score it on ``dev`` (None: a tenth of ``pairs``).
 
-    The model, its log, results.json and written.txt, a line for each pair of the dev set, are left in ``out``.
+    ``out`` receives the model, its log, results.json and written.txt (one line per dev pair).
     """
     metric = metric_of(task)
     check(metric)
@@ -332,7 +332,7 @@ def finetune_pairs(
         held_out = max(1, len(pairs) // 10)
         order = np.random.default_rng(settings.seed).permutation(len(pairs))
         pairs, dev = ([pairs[i] for i in half] for half in (order[held_out:], order[:held_out]))
-    torch.manual_seed(settings.seed)  # of what a grown decoder has to begin with at random
+    torch.manual_seed(settings.seed)  # for the randomly initialised weights of a new decoder
     tokenizer = load_tokenizer(model)
     figures = train(load(model, tokenizer, decoder_layers), tokenizer, pairs, dev, settings, out, resume=resume)
     scores = evaluate(load_writer(out), tokenizer, dev, settings, metric)
@@ -349,7 +349,7 @@ def metric_of(task: str) -> str:
 
 
 def load(model: str | Path, tokenizer: Any, decoder_layers: int | None = None) -> DebertaForSeq2SeqLM:
-    """A DeBERTa-D as it is; any other DeBERTa grows a decoder, which begins and ends with the tokenizer's tokens."""
+    """Load a DeBERTa-D, or add a decoder to any other DeBERTa, with start and end tokens from the tokenizer."""
     if is_seq2seq(model):
         return DebertaForSeq2SeqLM.from_pretrained(model, dtype=torch.float32)
     return DebertaForSeq2SeqLM.from_encoder(model, decoder_layers, tokenizer)
@@ -360,7 +360,7 @@ def load(model: str | Path, tokenizer: Any, decoder_layers: int | None = None) -
 
 @dataclass(frozen=True)
 class Files:
-    """Where pairs are: in two parallel files, or in two columns of a table."""
+    """Location of text pairs: two parallel files, or two columns of a table."""
 
     source: Path | None = None
     target: Path | None = None
@@ -386,7 +386,7 @@ def run_pairs(
     decoder_layers: int | None = None,
     **changes: Any,
 ) -> None:
-    """``deberta finetune --task translation``: prints the scores on the dev set."""
+    """Run ``deberta finetune --task translation`` and print the dev scores."""
     check(metric_of(task))
     pairs = train.read(f"--task {task} needs --source and --target, or --train with the columns --text and --label")
     held_out = None if dev is None else dev.read("--dev-source and --dev-target go together, in place of --dev")
@@ -399,7 +399,7 @@ def run_pairs(
 
 
 def run_evaluate_pairs(model: Path, task: str, files: Files, out: Path | None) -> None:
-    """``deberta evaluate --task translation``: scores of a DeBERTa-D on pairs; ``out`` takes its texts."""
+    """Run ``deberta evaluate --task translation``: score a DeBERTa-D on pairs and write its texts to ``out``."""
     metric = metric_of(task)
     check(metric)
     pairs = files.read(f"--task {task} needs --source and --target, or --file with the columns --text and --label")

@@ -1,11 +1,11 @@
-"""Fine-tuning: from a pretrained model and data to a model for a task.
+"""Fine-tuning: train a pretrained model on task data.
 
     from debertakit import finetune
     result = finetune("my-deberta", train="train.csv", dev="dev.csv", text="a", label="y", out="run")
     print(result.scores)
 
-A run is made in ``OUT.part`` and becomes ``OUT`` when it is whole: the model and its tokenizer, run.json (all that it
-was made with), log.jsonl, metrics.json, predictions on the dev set, a report and a model card.
+A run is written to ``OUT.part``, which is renamed to ``OUT`` when the run is complete. The folder contains the model
+and its tokenizer, run.json (all settings), log.jsonl, metrics.json, dev predictions, a report and a model card.
 """
 
 import json
@@ -42,7 +42,7 @@ from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.pretraining.log import Log
 
 HELD_OUT = 0.1
-"""Share of the training examples that becomes the dev set where none is given, but no more than MOST_HELD_OUT."""
+"""Share of the training examples held out as a dev set if none is given, but at most MOST_HELD_OUT examples."""
 MOST_HELD_OUT = 2000
 COLUMNS = ("text", "pair", "label", "options", "separator")
 
@@ -51,10 +51,10 @@ COLUMNS = ("text", "pair", "label", "options", "separator")
 class Result:
     folder: Path
     scores: dict[str, float]
-    """On the dev set; over several seeds: their means."""
+    """Dev scores; with several seeds, their means."""
     seconds: float
     runs: list["Result"] = field(default_factory=list)
-    """One for each seed, where there are several."""
+    """One result per seed, if there are several."""
 
     def summary(self, metric: str) -> Summary:
         return summary([run.scores[metric] for run in self.runs or [self]])
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Job:
-    """What all seeds share."""
+    """Data and settings shared by all seeds."""
 
     model: str
     task: Task
@@ -72,10 +72,10 @@ class Job:
     train: Features
     dev: Features
     source: dict[str, Any] = field(default_factory=dict)
-    """Where the examples are from (``source_of``)."""
+    """Where the examples came from (``source_of``)."""
 
     def record(self, seed: int) -> dict[str, Any]:
-        """run.json"""
+        """Contents of run.json."""
         return {
             "model": self.model,
             "task": self.task.name,
@@ -103,9 +103,9 @@ def finetune(
     resume: bool = False,
     **others: Any,
 ) -> Result:
-    """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` in folder ``data``) or on files of one's own.
+    """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` and ``data``) or on your own files.
 
-    ``others``: columns (text, pair, label, ...: ``files.own_task``) and ``Options``.
+    ``others``: column names (text, pair, label, ...; see ``files.own_task``) and fields of ``Options``.
     """
     check_packages(task)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
@@ -137,7 +137,7 @@ def finetune(
 
 
 def check_folders(out: Path, runs: Sequence[Path], resume: bool) -> None:
-    """Refuse, before the work, places that a run could not be put in at its end."""
+    """Raise before training starts if a run could not be saved in these folders."""
     if runs != [out] and (out / "run.json").exists():
         raise ValueError(f"{out} holds a single run; choose another folder for {len(runs)} of them")
     parts = [_part(run) for run in runs]
@@ -158,12 +158,12 @@ def _check_run(folder: Path, resume: bool) -> None:
 
 
 def _part(out: Path) -> Path:
-    """Where a run is made before it becomes ``out``."""
+    """Working folder of a run, renamed to ``out`` at the end."""
     return out.with_name(out.name + ".part")
 
 
 def recorded_precision(runs: Sequence[Path]) -> str | None:
-    """The precision in the first run.json among these runs, finished or not. All seeds use one."""
+    """Precision in the first run.json among these runs, finished or not. All seeds use the same precision."""
     for folder in (place for run in runs for place in (run, _part(run))):
         if (folder / "run.json").is_file():
             return json.loads((folder / "run.json").read_text(encoding="utf-8")).get("precision")
@@ -171,7 +171,7 @@ def recorded_precision(runs: Sequence[Path]) -> str | None:
 
 
 def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[str, Any]:
-    """For run.json: the folder or files, and the columns."""
+    """Data paths and column names for run.json."""
 
     def place(path: Any) -> str | None:
         return None if path is None else str(path) if is_hub(Path(path)) else str(Path(path).resolve())
@@ -183,7 +183,7 @@ def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[
 def open_data(
     task: str | Task | None, data: str | Path | None, train: Any, dev: Any, columns: dict[str, Any]
 ) -> tuple[Task, dict[str, list[Any]]]:
-    """The task, and its splits with at least "train" and "dev"."""
+    """Return the task and its splits, which include at least "train" and "dev"."""
     if (task is None) == (train is None):
         raise ValueError("give either a task and its folder of data, or a file to train on")
     if task is not None:
@@ -210,7 +210,7 @@ def open_data(
 
 
 def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
-    """The same examples every time, whatever the seed."""
+    """Split off a dev set. The split does not depend on the seed."""
     if len(examples) < 2:
         raise ValueError("one example is too few to hold some out; give a dev set")
     count = max(1, min(int(HELD_OUT * len(examples)), MOST_HELD_OUT))
@@ -219,7 +219,7 @@ def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 
 
 def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Options) -> Job:
-    """Choose what is left open, and tokenise."""
+    """Fill in unset options from the recipe, choose the maximum length, and tokenise."""
     tokenizer = load_tokenizer_of(model)
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
     network = load_model(model, task.kind, labels)
@@ -244,12 +244,12 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Optio
 
 
 def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
-    """One seed, from the pretrained model to a folder."""
+    """Train one seed and write its folder."""
     if finished := open_folder(job, seed, out, resume):
         return finished
     part = _part(out)
     options, kind = job.options, job.task.kind
-    torch.manual_seed(seed)  # of the new head
+    torch.manual_seed(seed)  # for the new head
     network = load_model(job.model, kind, job.encoder.labels, options.cls_dropout)
     if options.freeze_encoder:
         freeze_encoder(network)
@@ -257,7 +257,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
         network = add_lora(network, options.lora)
     evaluator = Evaluator(network, job.task, job.encoder)
     if kind == "qa" and all(example.answers for example in job.splits["train"]):
-        evaluator.threshold = float("inf")  # there always was an answer
+        evaluator.threshold = float("inf")  # every training question has an answer
 
     def figures() -> dict[str, float]:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
@@ -281,14 +281,14 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
 
 
 def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
-    """Make ``OUT.part``, or find the run that is to go on there; the result, if it has ended already."""
+    """Create ``OUT.part``, or check that the run in it can resume. Returns the result if the run is finished."""
     part = _part(out)
     record = job.record(seed)
     for folder in (out, part):
         if folder.is_dir() and any(folder.iterdir()):
             _check_run(folder, resume)
             before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            if before.get("precision") == "auto":  # version 1 did not record what it chose (precision.py)
+            if before.get("precision") == "auto":  # version 1 did not record the resolved precision (precision.py)
                 del before["precision"]
             for name, value in json.loads(json.dumps(record)).items():
                 if before.get(name, value) != value:
@@ -369,7 +369,7 @@ def make_trainer(
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """The newest that is whole: the Trainer writes its state last. Others go."""
+    """Return the newest complete checkpoint, and delete incomplete ones. The Trainer writes its state last."""
     whole = []
     for path in folder.glob("checkpoint-*"):
         if _is_json(path / "trainer_state.json"):
@@ -380,7 +380,7 @@ def newest_checkpoint(folder: Path) -> Path | None:
 
 
 def seconds_before(checkpoint: Path | None) -> float:
-    """What the run had taken when this checkpoint was written."""
+    """Seconds that the run had taken when this checkpoint was written."""
     if checkpoint is None:
         return 0.0
     history = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
@@ -398,7 +398,7 @@ def _is_json(path: Path) -> bool:
 def finish(
     job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[dict[str, Any]], figures: dict[str, float]
 ) -> Result:
-    """Everything the folder holds, then its name."""
+    """Write the model, predictions, metrics and reports, then rename the folder to ``out``."""
     part = _part(out)
     network = evaluator.model
     network.save_pretrained(part)

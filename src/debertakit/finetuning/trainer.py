@@ -1,8 +1,8 @@
-"""The HF Trainer with what fine-tuning here adds: losses by kind (losses.py), SiFT, layer-wise learning rates, batches
-of our making, and an evaluation that gives the task's own metric. All else - schedule, accumulation, checkpoints,
-resuming, early stopping, keeping the best - is the Trainer's.
+"""The HF Trainer with additions: losses per kind (losses.py), SiFT, layer-wise learning rates, our own batching, and
+evaluation with the task's own metric. The Trainer still provides the schedule, gradient accumulation, checkpoints,
+resuming, early stopping and best-model selection.
 
-Autocast is ours too: the Trainer's own (``bf16=True``) would wrap the model's forward, and with it every evaluation."""
+Autocast is also ours: the Trainer's (``bf16=True``) would wrap the model's forward, and therefore every evaluation."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -44,16 +44,16 @@ class FinetuneTrainer(Trainer):
         callbacks: list[TrainerCallback] | None = None,
     ):
         args._n_gpu = min(args.n_gpu, 1)  # no DataParallel: it would copy the model at every step
-        args.mixed_precision = "no"  # even where ACCELERATE_MIXED_PRECISION is set: see above
-        # The evaluator has its own rows; the Trainer only wants to know that there are some.
+        args.mixed_precision = "no"  # even if ACCELERATE_MIXED_PRECISION is set: see the module docstring
+        # The evaluator has its own rows. The Trainer only checks that eval_dataset is set.
         super().__init__(model, args, collate, rows, eval_dataset=rows, callbacks=callbacks)
         self.remove_callback(PrinterCallback)
         self.kind, self.evaluator, self.sift, self.layer_decay = kind, evaluator, sift, layer_decay
         self.precision = resolve_precision(precision, args.device)
         self.weights = None if weights is None else weights.to(args.device)
         self.began = time.monotonic()
-        """When training began; a run that goes on sets it back by the time that it took before."""
-        self.model_accepts_loss_kwargs = True  # counts the label cells of a whole step for compute_loss
+        """Start of training. A resumed run moves it back by the time already spent."""
+        self.model_accepts_loss_kwargs = True  # makes the Trainer count the label cells of a whole step
 
     def _get_train_sampler(self, train_dataset: Any = None) -> TrainingOrder:
         padded = not any(isinstance(module, DebertaPreTrainedModel) for module in self.model.modules())
@@ -82,7 +82,7 @@ class FinetuneTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Loss of a batch: its sum, divided by the label cells of the whole step."""
+        """Sum of the losses in a batch, divided by the number of label cells in the whole step."""
         labels = inputs["labels"]
         if self.sift is None or self.sift.strength == 0:
             logits = self.logits(model, inputs)
@@ -114,7 +114,7 @@ class FinetuneTrainer(Trainer):
 
 
 class LogCallback(TrainerCallback):
-    """The Trainer's figures into our log: log.jsonl, and a line or a bar on the terminal."""
+    """Writes the Trainer's metrics to our log: log.jsonl and the terminal."""
 
     def __init__(self, log: Log):
         self.log, self.loss = log, float("nan")
@@ -133,7 +133,7 @@ class LogCallback(TrainerCallback):
 
 
 def sift_overhead(trainer: FinetuneTrainer, batches: int = 4) -> float:
-    """Time of a step's forward and backward with SiFT over the same without, on the first training batches."""
+    """Ratio of the forward and backward time with SiFT to the time without, on the first training batches."""
     sift, seconds = trainer.sift, {True: 0.0, False: 0.0}
     loader = iter(trainer.get_train_dataloader())
     for _, batch in zip(range(batches), loader, strict=False):
