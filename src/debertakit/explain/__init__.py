@@ -1,1 +1,1 @@
-"""Attention, taken apart and drawn."""
+"""Attention decomposition and visualisation."""

@@ -1,11 +1,11 @@
-"""Which tokens made a classifier say what it said: integrated gradients, by captum.
+"""Attribute a classifier's prediction to its tokens with captum's integrated gradients.
 
-With x the word embeddings of the text, x' those of the same text with every word replaced by padding (special tokens
-stay), and f the logit of a label,
+Let x be the word embeddings of the text, x' those of the same text with every token but the special tokens replaced by
+padding, and f the logit of a label. Then
 
     score(token) = sum over its embedding of (x - x') * integral_0^1 df(x' + a (x - x')) / dx da
 
-Completeness: the scores sum to f(x) - f(x'), up to the error of the numeric integral, which is handed back.
+Completeness: the scores sum to f(x) - f(x'), up to the error of the numeric integral (``Attribution.error``).
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from debertakit.explain.parts import readable
 class Attribution:
     tokens: list[str]
     scores: list[float]
-    """Positive: for the label; negative: against it."""
+    """Positive scores support the label; negative scores oppose it."""
     label: str
     change: float
-    """f(x) - f(x'): what the scores should sum to."""
+    """f(x) - f(x'), which the sum of the scores approximates."""
 
     @property
     def error(self) -> float:
@@ -35,7 +35,7 @@ class Attribution:
 def attribute(
     model: Any, tokenizer: Any, text: str, pair: str | None = None, *, label: int | None = None, steps: int = 64
 ) -> Attribution:
-    """For a label of a sequence classifier (None: the most probable), ours or transformers'."""
+    """Score the tokens for a label (None: the most probable) of our or transformers' sequence classifier."""
     try:
         from captum.attr import IntegratedGradients
     except ImportError:

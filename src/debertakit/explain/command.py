@@ -1,11 +1,11 @@
-"""What ``deberta explain`` does."""
+"""``deberta explain``."""
 
 from itertools import islice
 from pathlib import Path
 
 from debertakit.explain.parts import Subject, cells, encode, look, shares, take_apart
 
-CORPUS_TEXTS, CORPUS_TOKENS = 256, 128  # a corpus's shares settle long before
+CORPUS_TEXTS, CORPUS_TOKENS = 256, 128  # enough for stable shares
 
 
 def run(
@@ -20,7 +20,7 @@ def run(
     shares_png: Path | None = None,
     attribution: bool = False,
 ) -> list[str]:
-    """The lines to print."""
+    """Create the requested files and return the lines to print."""
     if out is None and png is None and shares_png is None and not attribution:
         raise ValueError("say what to make: --out page.html, --png figure.png, --shares map.png or --attribution")
     if (out or png or attribution) and not texts:
@@ -50,7 +50,7 @@ def _refuse_unused(
     shares_png: Path | None,
     attribution: bool,
 ) -> None:
-    """What nothing of what is made would read."""
+    """Raise if a given option has no effect on the requested outputs."""
     if corpus is not None and shares_png is None:
         raise ValueError("--corpus is for --shares map.png; give that too, or leave the corpus out")
     if against is not None and out is None and png is None:
@@ -67,7 +67,7 @@ def _refuse_unused(
 def _page_and_figure(
     subjects: list[Subject], texts: list[str], pair: str | None, out: Path | None, png: Path | None
 ) -> list[str]:
-    shown = texts if out is not None else texts[:1]  # the figure draws one
+    shown = texts if out is not None else texts[:1]  # the figure draws one text
     encoded = [[encode(subject, text, pair) for text in shown] for subject in subjects]
     if out is not None:
         from debertakit.explain.page import check_size

@@ -1,4 +1,4 @@
-"""Pictures of attention: the patterns of the paper's appendix A.9, and a map of content and position shares."""
+"""Figures of attention: the patterns of the paper's appendix A.9, and a map of content and position shares."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import numpy as np
 
 from debertakit.explain.parts import Anatomy, Shares, patterns
 
-CONTENT_TO_POSITION = ("#1658b0", "#ffffff", "#d66014")  # as on the page
+CONTENT_TO_POSITION = ("#1658b0", "#ffffff", "#d66014")  # same colours as the HTML page
 
 
 def pattern_figure(anatomies: Sequence[Anatomy], file: str | Path, layer: int = -1) -> None:
-    """One row a model, of one layer: the mean of its heads, and the head that shows each pattern most."""
+    """Draw one layer, one row per model: the mean of its heads, and the strongest head for each pattern."""
     plot = _matplotlib()
     columns = ["mean", *patterns(anatomies[0])]
     figure, axes = plot.subplots(
@@ -33,7 +33,7 @@ def pattern_figure(anatomies: Sequence[Anatomy], file: str | Path, layer: int = 
             else:
                 head = int(strength[column].argmax())
                 shown, title = matrices[head], f"{column}: head {head} ({strength[column][head]:.0%})"
-            # A root, as rows sum to 1 and stripes are faint beside the diagonal.
+            # Square root: rows sum to 1, so stripes would be faint next to the diagonal.
             panel.imshow(np.sqrt(shown), cmap="Blues", vmin=0.0, vmax=1.0)
             panel.set_title(title, fontsize=9)
             _label(panel, anatomy.tokens if len(anatomy.tokens) <= 24 else [])
@@ -42,7 +42,7 @@ def pattern_figure(anatomies: Sequence[Anatomy], file: str | Path, layer: int = 
 
 
 def shares_figure(shares: Shares, file: str | Path, title: str = "") -> None:
-    """Layers x heads: the share of position in the scores' variation."""
+    """Draw position's share of the score variation, layers x heads."""
     plot = _matplotlib()
     from matplotlib.colors import LinearSegmentedColormap
 
@@ -62,7 +62,7 @@ def shares_figure(shares: Shares, file: str | Path, title: str = "") -> None:
 
 
 def _label(panel: Any, tokens: Sequence[str]) -> None:
-    shown = [token.strip().replace("$", r"\$") for token in tokens]  # matplotlib reads $...$ as mathematics
+    shown = [token.strip().replace("$", r"\$") for token in tokens]  # matplotlib would parse $...$ as math
     panel.set_xticks(range(len(shown)), shown, rotation=90, fontsize=6)
     panel.set_yticks(range(len(shown)), shown, fontsize=6)
 
@@ -75,7 +75,7 @@ def _matplotlib() -> Any:
     matplotlib.use("Agg")
     import matplotlib.pyplot as plot
 
-    # Chinese where the system has a font for it; a missing one is skipped.
+    # Use the installed Chinese fonts, if any.
     plot.rcParams["font.family"] = ["DejaVu Sans", *_chinese_fonts()]
     return plot
 

@@ -1,8 +1,7 @@
-"""The attention explorer as one HTML file: script, style and data inside, nothing fetched.
+"""Attention explorer as one HTML file, with script, style and data inlined. It fetches nothing.
 
-``page_data`` is what page/explorer.js draws (its function ``draw(container, data)`` takes exactly this). Matrices go as
-one byte a cell, between the lowest and the highest value of their head, in base64: 1.2 MB for a model of 12 x 12
-heads over 40 tokens.
+``page_data`` is the input of ``draw(container, data)`` in page/explorer.js. Matrices are stored in base64 with one byte
+per cell, scaled between the minimum and maximum of their head: 1.2 MB for 12 x 12 heads and 40 tokens.
 """
 
 import base64
@@ -16,11 +15,11 @@ import numpy as np
 
 from debertakit.explain.parts import Anatomy, centred, profile, shares
 
-LARGEST = 40_000_000  # cells: past this a browser is no longer quick
+LARGEST = 40_000_000  # cells: larger pages are slow in a browser
 
 
 def page_data(models: Sequence[Sequence[Anatomy]]) -> dict[str, Any]:
-    """For each model its anatomies, the same texts in the same order."""
+    """Build the data of the page. ``models``: the anatomies of each model, for the same texts in the same order."""
     cells = sum(anatomy.attention.size * (1 + len(anatomy.parts)) for texts in models for anatomy in texts)
     check_size(cells, max(len(anatomy.tokens) for texts in models for anatomy in texts))
     return {"models": [_model_data(texts) for texts in models]}
@@ -52,7 +51,7 @@ def _text_data(anatomy: Anatomy) -> dict[str, Any]:
         "matrices": {"attention": _compact(anatomy.attention)},
         "profile": {"attention": _compact(by_distance.attention)},
     }
-    # Row by row without their mean, which the softmax does not see.
+    # Subtract the row means: the softmax ignores them.
     data["matrices"] |= {name: _compact(centred(part)) for name, part in anatomy.parts.items()}
     if by_distance.position is not None:
         data["profile"]["position"] = _compact(by_distance.position)
@@ -61,7 +60,7 @@ def _text_data(anatomy: Anatomy) -> dict[str, Any]:
 
 
 def _compact(values: np.ndarray) -> dict[str, Any]:
-    """[layers, heads, ...] as bytes, with the lowest value and the step of each head."""
+    """Quantise [layers, heads, ...] to bytes, with the minimum and the step of each head."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1).astype(np.float64)
     low, high = flat.min(1), flat.max(1)
     step = (high - low) / 255
@@ -80,12 +79,12 @@ def write_page(models: Sequence[Sequence[Anatomy]], file: str | Path) -> None:
 def page_html(data: dict[str, Any]) -> str:
     folder = files("debertakit.explain") / "page"
     html = (folder / "page.html").read_text(encoding="utf-8")
-    # ASCII, and no "<": nothing in the data can end the script element that holds it.
+    # ASCII without "<", so that the data cannot close its script element.
     inlined = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     for mark, content in (
         ("/*style*/", (folder / "explorer.css").read_text(encoding="utf-8")),
         ("/*script*/", (folder / "explorer.js").read_text(encoding="utf-8")),
-        ("/*data*/", inlined),  # last: a text that holds another mark stays a text
+        ("/*data*/", inlined),  # last, so that markers inside user text are not replaced
     ):
         html = html.replace(mark, content, 1)
     return html

@@ -1,18 +1,18 @@
-"""How much of a head is content and how much is position.
+"""Measure how much of a head's attention comes from content and how much from position.
 
-DeBERTa's scores are a sum of parts, s = c2c + c2p + p2c (attention/reference.py). The softmax over the keys of a query
-ignores what all of them share, so only the variation over keys counts. That variation splits exactly: with
+DeBERTa's scores are a sum of parts, s = c2c + c2p + p2c (attention/reference.py). The softmax ignores a constant added
+to all keys of a query, so only the variation over keys counts. This variation splits exactly into parts. With
 covariances over the keys j of a query i, summed over all queries,
 
     share(part) = sum_i cov_j(part(i, .), s(i, .)) / sum_i var_j(s(i, .))
 
-cov(part, s) holds the part's own variance and half of what it has in common with each other part. Shares sum to 1,
-do not change when a row is shifted, and are negative where a part works against the sum. Content is c2c; position is
-the rest: what goes away if the model is not told distances. (c2p asks with the content of the query, p2c with that of
-the key, so "position" does not mean "without content".)
+cov(part, s) is the part's variance plus its covariances with the other parts. Shares sum to 1, do not change when a
+constant is added to a row, and are negative if a part works against the sum. Content is c2c. Position is the rest: the
+parts that vanish if the model is not given distances. (c2p uses the content of the query and p2c the content of the
+key, so "position" does not mean "without content".)
 
-The profile of a head is its mean attention, and mean position score, at each distance i - j. Models without
-disentangled attention (BERT, RoBERTa) have attention and its profile alone.
+The profile of a head is its mean attention and mean position score at each distance i - j. Models without disentangled
+attention (BERT, RoBERTa) have only attention and the attention profile.
 """
 
 from collections.abc import Iterable
@@ -32,7 +32,7 @@ from debertakit.model import DebertaModel, Recorder, pack_input, relative_table
 
 @dataclass(frozen=True)
 class Subject:
-    """A model to look into, with its tokenizer."""
+    """A model to explain, with its tokenizer."""
 
     name: str
     model: Any
@@ -40,7 +40,7 @@ class Subject:
 
     @classmethod
     def load(cls, name: str | Path) -> "Subject":
-        """From a folder or hub name: DeBERTa as ours, any other encoder as transformers has it."""
+        """Load from a folder or hub name: DeBERTa with our class, other encoders with transformers."""
         from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
 
         from debertakit.text.tokenizers import load_tokenizer
@@ -57,36 +57,36 @@ class Subject:
 
 @dataclass(frozen=True)
 class Anatomy:
-    """Every head of a model over one text. Arrays are [layers, heads, queries, keys]."""
+    """Attention of every head of a model on one text. Arrays are [layers, heads, queries, keys]."""
 
     model: str
     tokens: list[str]
     attention: np.ndarray
     parts: dict[str, np.ndarray]
-    """c2c, c2p, p2c (p2p where a model has it), scaled: they sum to the scores. Empty without relative positions."""
+    """Scaled c2c, c2p, p2c (and p2p if used), which sum to the scores. Empty without relative positions."""
 
     @property
     def position(self) -> np.ndarray | None:
-        """The sum of all parts but c2c."""
+        """Sum of all parts except c2c."""
         parts = [part for name, part in self.parts.items() if name != "c2c"]
         return np.sum(parts, axis=0) if parts else None
 
 
 @dataclass(frozen=True)
 class Encoded:
-    """A text as a model reads it."""
+    """An encoded text and its readable tokens."""
 
     tokens: list[str]
     inputs: dict[str, torch.Tensor]
 
 
 def take_apart(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> Anatomy:
-    """Look into every head over a text or a pair; only its first ``longest`` tokens, if given."""
+    """Record every head on a text or a pair, truncated to ``longest`` tokens if given."""
     return look(subject, encode(subject, text, pair, longest))
 
 
 def encode(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> Encoded:
-    """The tokenizer's half of ``take_apart``."""
+    """Tokenizer step of ``take_apart``."""
     if not text.strip():
         raise ValueError("the text is empty")
     encoded = subject.tokenizer(text, pair, return_tensors="pt", truncation=longest is not None, max_length=longest)
@@ -99,7 +99,7 @@ def encode(subject: Subject, text: str, pair: str | None = None, longest: int | 
 
 @torch.no_grad()
 def look(subject: Subject, encoded: Encoded) -> Anatomy:
-    """The model's half of ``take_apart``, on the device that it is on."""
+    """Model step of ``take_apart``, on the model's device."""
     backbone = subject.model.base_model.eval()
     inputs = {name: values.to(backbone.device) for name, values in encoded.inputs.items()}
     if isinstance(backbone, DebertaModel):
@@ -111,11 +111,11 @@ def look(subject: Subject, encoded: Encoded) -> Anatomy:
 
 
 def cells(subject: Subject, encoded: Encoded) -> int:
-    """Numbers in the ``Anatomy`` of a text, known before it is made."""
+    """Size of the ``Anatomy`` of a text in numbers, without computing it."""
     config = subject.model.config
     parts = 0
     if isinstance(subject.model.base_model, DebertaModel) and config.relative_attention and config.pos_att_type:
-        parts = 1 + len(config.pos_att_type)  # c2c and these
+        parts = 1 + len(config.pos_att_type)  # c2c and the position terms
     return config.num_hidden_layers * config.num_attention_heads * len(encoded.tokens) ** 2 * (1 + parts)
 
 
@@ -130,7 +130,7 @@ def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str,
     if table is None:
         return torch.cat(attentions), {}
     layers = []
-    for hidden, layer in zip(hidden_states, backbone.encoder.layer, strict=False):  # the last one feeds no layer
+    for hidden, layer in zip(hidden_states, backbone.encoder.layer, strict=False):  # the last state feeds no layer
         att = layer.attention.self
         q, k, _ = project(att, packed.pack(hidden))
         parts = score_parts(q, k, table.project(att), packed.layout, config.attention_scale)
@@ -139,7 +139,7 @@ def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str,
 
 
 def readable(tokenizer: Any, piece: int) -> str:
-    """A token as text; sentencepiece's and GPT-2's marks of a space become one."""
+    """Return a token as text, with the space markers of SentencePiece and GPT-2 shown as spaces."""
     token = tokenizer.convert_ids_to_tokens(piece)
     shown = tokenizer.decode([piece]) if not token.startswith(("##", "▁")) else token.replace("▁", " ")
     return shown or token
@@ -147,7 +147,7 @@ def readable(tokenizer: Any, piece: int) -> str:
 
 @dataclass(frozen=True)
 class Shares:
-    """Per head, [layers, heads]: the share of each part in the variation of the scores."""
+    """Share of each part in the variation of the scores, per head: [layers, heads]."""
 
     parts: dict[str, np.ndarray]
 
@@ -161,7 +161,7 @@ class Shares:
 
 
 def shares(anatomies: Iterable[Anatomy]) -> Shares:
-    """Over one text or a corpus; the equation stands at the top of this file."""
+    """Compute shares over one text or a corpus, by the equation in the module docstring."""
     with_total: dict[str, np.ndarray] = {}
     for anatomy in anatomies:
         if not anatomy.parts:
@@ -169,7 +169,7 @@ def shares(anatomies: Iterable[Anatomy]) -> Shares:
         parts = {name: centred(part) for name, part in anatomy.parts.items()}
         total = np.sum(list(parts.values()), axis=0)
         for name, part in parts.items():
-            # The mean over keys: a long text's row weighs as much as a short one's.
+            # Mean over keys, so that rows of long and short texts have equal weight.
             with_total[name] = with_total.get(name, 0.0) + (part * total).mean(-1).sum(-1)
     if not with_total:
         raise ValueError("no text to take shares over")
@@ -178,19 +178,19 @@ def shares(anatomies: Iterable[Anatomy]) -> Shares:
 
 
 def centred(part: np.ndarray) -> np.ndarray:
-    """Each row without what all its keys share."""
+    """Subtract each row's mean."""
     part = part.astype(np.float64)
     return part - part.mean(-1, keepdims=True)
 
 
 @dataclass(frozen=True)
 class Profile:
-    """Per head and distance i - j, [layers, heads, distances]."""
+    """Means per head and distance i - j: [layers, heads, distances]."""
 
     distances: np.ndarray
     attention: np.ndarray
     position: np.ndarray | None
-    """c2p + p2c, rows centred; None for models without them."""
+    """Mean position score (the sum of c2p and p2c, with row means subtracted), or None without position parts."""
 
 
 def profile(anatomy: Anatomy) -> Profile:
@@ -208,10 +208,11 @@ def profile(anatomy: Anatomy) -> Profile:
 
 
 def patterns(anatomy: Anatomy) -> dict[str, np.ndarray]:
-    """How strongly each head shows the patterns of the paper's appendix A.9: mean attention, [layers, heads].
+    """Strength of the patterns of the paper's appendix A.9 in each head, as mean attention: [layers, heads].
 
-    diagonal: to the token itself and its two neighbours; [CLS]: to the first token; stripe: to whichever other token
-    is looked at most.
+    diagonal: to the token itself and its two neighbours
+    [CLS]:    to the first token
+    stripe:   to the other token that receives the most attention
     """
     attention = anatomy.attention
     rows = np.arange(len(anatomy.tokens))

@@ -1,4 +1,4 @@
-"""``deberta predict``: on what stands on the command line, or on a file."""
+"""``deberta predict``: predictions for command-line texts or for a file."""
 
 import json
 from dataclasses import asdict
@@ -11,7 +11,7 @@ from debertakit.inference.results import Embedding
 from debertakit.inference.tasks import OptionChooser, load
 
 OPTIONS = {"labels": "label"}
-"""Options of the command that Python calls otherwise."""
+"""Python argument name -> command-line option, where they differ."""
 
 
 def predict(
@@ -65,13 +65,13 @@ def predict(
 def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
     try:
         return load(model, task, **options)
-    except TypeError as error:  # an option of another task
+    except TypeError as error:  # the option belongs to another task
         name = str(error).rpartition(" ")[2].strip("'").replace("_", "-")
         raise ValueError(f"--{OPTIONS.get(name, name)} is not an option of this task") from None
 
 
 def inputs(predictor: Predictor, texts: list[str], pair: str | None) -> list[dict[str, Any]]:
-    """Texts of the command line as inputs: one each, or the fields of one (a question and its context, ...)."""
+    """Turn command-line texts into inputs: one input per text, or one input from several fields (question, context)."""
     given = {} if pair is None else {"pair": pair}
     known = (*predictor.fields, *predictor.optional)
     if given and "pair" not in known:

@@ -1,14 +1,15 @@
-"""A file of inputs in, a file with predictions out: of any size, a block at a time, in the order of the rows.
+"""Predict on a file of any size: read it in blocks and write a file with predictions, in the same row order.
 
-Input: CSV, TSV, JSONL, JSON, Parquet, or .txt with a text a line. Output, by its suffix: JSONL, CSV, TSV or Parquet. A
-row is the input's columns and
+Input: CSV, TSV, JSONL, JSON, Parquet, or .txt with one text per line. Output, chosen by suffix: JSONL, CSV, TSV or
+Parquet. An output row has the input's columns and
 
-    prediction   the answer in short: label, score, entities, option ...
-    details      all that the predictor says (results.py), as JSON
-    error        why there is no prediction; such rows are counted and do not stop the work
+    prediction   the short answer: label, score, entities, option ...
+    details      the full result (results.py), as JSON
+    error        why there is no prediction; such rows are counted and do not stop the run
 
-For each block of rows ``OUT.parts`` gets a file with what is added, written aside and renamed; when all are there the
-source is read once more and both become ``OUT``. A run that was cut off finds its blocks and goes on behind them.
+The added columns of each block are written to a file in ``OUT.parts``, under a temporary name and then renamed. When
+all blocks are done, the source is read again and merged with them into ``OUT``. An interrupted run reuses its finished
+blocks and resumes after them.
 """
 
 import csv
@@ -44,21 +45,24 @@ OUTPUTS = (".jsonl", ".csv", ".tsv", ".parquet")
 JOB = "job.json"
 WEIGHTS = (".safetensors", ".bin", ".onnx", ".data")
 Said = dict[str, Any]
-"""Prediction, details and error of a row."""
+"""Prediction, details and error of one row."""
 
 
 @dataclass(frozen=True)
 class Counts:
     rows: int = 0
     errors: int = 0
-    """Rows without a prediction, with those that could not be read at all."""
+    """Rows without a prediction, including rows that could not be read."""
 
 
 def predict_file(
     predictor: Predictor, source: str | Path, out: str | Path, *, columns: dict[str, str] | None = None, name: str = ""
 ) -> Counts:
-    """``columns``: which column holds a field of the predictor, where the names differ. ``name``: of the model, so that
-    a run is not taken up by another; by default where it was loaded from."""
+    """Predict on every row of ``source`` and write ``out``.
+
+    ``columns`` maps predictor fields to column names where they differ. ``name`` identifies the model, so that a run is
+    not resumed with another model; default: where the model was loaded from.
+    """
     path, target = Path(source), Path(out)
     if target.suffix.lower() not in OUTPUTS:
         raise ValueError(f"{target}: write to {', '.join(OUTPUTS)}")
@@ -98,11 +102,11 @@ def predict_file(
 
 
 def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) -> list[Said]:
-    """For each row what is predicted, or what is wrong with it."""
+    """Return the prediction or the error of each row."""
     items = [_attempt(_input, predictor, row, columns) for row in block]
     good = [item for item in items if not isinstance(item, str)]
     results = _attempt(predictor, good) if good else []
-    if isinstance(results, str):  # one of them spoils it; then each for itself
+    if isinstance(results, str):  # one input failed the batch: run each input alone
         results = [_attempt(predictor, item) for item in good]
     answers = iter(results)
     found: list[Said] = []
@@ -117,7 +121,7 @@ def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) 
 
 
 def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
-    """What it gives, or a line about why it cannot."""
+    """Return the result of ``work``, or its error message."""
     try:
         return work(*arguments)
     except ValueError as error:
@@ -125,7 +129,7 @@ def _attempt(work: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def check_columns(predictor: Predictor, names: Collection[str], columns: dict[str, str]) -> None:
-    """Refuses a file that has not what every row needs, or not what it is said to have."""
+    """Raise if a required or mapped column is missing, or if the input already has an output column."""
     known = (*predictor.fields, *predictor.optional)
     for field in columns:
         if field not in known:
@@ -154,7 +158,7 @@ def _input(predictor: Predictor, row: Row, columns: dict[str, str]) -> Input:
 
 
 def _list(column: str, cell: str) -> Any:
-    """A cell of a table that holds a list: options, labels. An empty one holds none."""
+    """Parse a table cell that holds a JSON list (options, labels). An empty cell gives None."""
     try:
         return json.loads(cell) if cell.strip() else None
     except ValueError:
@@ -162,7 +166,7 @@ def _list(column: str, cell: str) -> Any:
 
 
 def headline(result: Result) -> str | float:
-    """A result in one cell."""
+    """Summarise a result in one cell."""
     if isinstance(result, Classification):
         return ";".join(result.labels)
     if isinstance(result, Score):
@@ -179,7 +183,7 @@ def headline(result: Result) -> str | float:
     return f"{len(result.embedding)} numbers"
 
 
-# ------------------------------------------------------------------------------------------------------ in and out
+# --------------------------------------------------------------------------------------------- reading and writing
 
 
 def _rows(path: Path, problems: Problems) -> Iterator[Row]:
@@ -196,13 +200,13 @@ def _rows(path: Path, problems: Problems) -> Iterator[Row]:
 
 
 def _look(path: Path) -> tuple[list[str], int]:
-    """All columns of a file in the order of their appearance, and how many rows it has; at least one."""
+    """Return all columns in order of first appearance, and the number of rows. Raise if there are no rows."""
     problems = Problems(path)
     rows = _rows(path, problems)
     names: dict[str, None] = {}
     count = 0
     if path.suffix.lower() == ".parquet":
-        next(rows, None)  # says so if this is no Parquet
+        next(rows, None)  # raises if the file is not Parquet
         from pyarrow.parquet import read_metadata, read_schema
 
         names, count = dict.fromkeys(read_schema(path).names), read_metadata(path).num_rows
@@ -215,7 +219,7 @@ def _look(path: Path) -> tuple[list[str], int]:
 
 
 def _job(predictor: Predictor, source: Path, columns: dict[str, str], name: str) -> dict[str, Any]:
-    """What the blocks of one job have in common, and no other job has."""
+    """Fingerprint of a job. Blocks are reused only if the fingerprint is the same."""
     name = name or getattr(predictor.model, "name_or_path", "")
     folder = Path(name)
     files = sorted(folder.iterdir()) if name and folder.is_dir() else []
@@ -237,7 +241,7 @@ def _stamp(file: Path) -> list[int]:
 
 
 def _open_parts(target: Path, job: dict[str, Any]) -> Path:
-    """The folder of blocks: new, or that of the same job, cut off."""
+    """Create the folder of blocks, or reopen it if it belongs to the same, interrupted job."""
     parts = target.with_name(target.name + ".parts")
     record = parts / JOB
     if target.exists():
@@ -264,7 +268,7 @@ def _blocks(parts: Path) -> list[Path]:
 
 
 def _said(file: Path) -> list[Said]:
-    """A finished block."""
+    """Read a finished block."""
     with file.open(encoding="utf-8", newline="") as stream:
         return [json.loads(line) for line in stream]
 
@@ -273,11 +277,11 @@ def _json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-# ------------------------------------------------------------------------------------------------------- the whole
+# --------------------------------------------------------------------------------------------------------- merging
 
 
 def _join(path: Path, parts: Path, target: Path, names: list[str], numeric: bool) -> None:
-    """The rows of the source with what was said of them; ``target`` appears when it is whole."""
+    """Merge the source rows with their predictions. ``target`` appears only when it is complete."""
     aside = parts / "whole.tmp"
     suffix = target.suffix.lower()
     if suffix != ".parquet":
@@ -291,7 +295,7 @@ def _join(path: Path, parts: Path, target: Path, names: list[str], numeric: bool
 
 
 def _again(path: Path, parts: Path) -> Iterator[tuple[list[dict[str, Any]], list[Said]]]:
-    """The source a second time, block by block, and what was said of its rows."""
+    """Read the source again, block by block, with the predictions of each block."""
     rows = _rows(path, Problems(path))
     for file in _blocks(parts):
         said = _said(file)
@@ -321,7 +325,7 @@ def _need_pyarrow(file: Path) -> None:
 
 
 def with_added(block: "pyarrow.Table", said: Sequence[Said], numeric: bool) -> "pyarrow.Table":
-    """The block and the three columns, of the same types in every block; its own columns stay what they are."""
+    """Append the three output columns, with the same types in every block. Input columns keep their types."""
     import pyarrow
 
     kinds = {name: pyarrow.string() for name in ADDED} | ({"prediction": pyarrow.float64()} if numeric else {})
@@ -331,7 +335,7 @@ def with_added(block: "pyarrow.Table", said: Sequence[Said], numeric: bool) -> "
 
 
 def _parquet_from_parquet(file: Path, path: Path, parts: Path, numeric: bool) -> None:
-    """With the source's schema."""
+    """Write Parquet with the source's schema."""
     import pyarrow
     from pyarrow.parquet import ParquetFile, ParquetWriter
 
@@ -344,7 +348,7 @@ def _parquet_from_parquet(file: Path, path: Path, parts: Path, numeric: bool) ->
 
 
 def _parquet_from_rows(file: Path, path: Path, parts: Path, names: list[str], numeric: bool) -> None:
-    """With the types that all blocks can share; a column for which there is none becomes JSON."""
+    """Write Parquet with types common to all blocks. A column without a common type becomes JSON text."""
     import pyarrow
     from pyarrow.parquet import ParquetWriter
 
@@ -360,7 +364,7 @@ def _parquet_from_rows(file: Path, path: Path, parts: Path, names: list[str], nu
                     arrays = [_array(name, kind, [row.get(name) for row in values]) for name, kind in kinds.items()]
                     writer.write_table(with_added(pyarrow.Table.from_arrays(arrays, schema=schema), said, numeric))
             return
-        except _UnfitError as error:  # its types have one in common that some value does not fit into
+        except _UnfitError as error:  # the types unify, but a value does not fit the common type
             kinds[error.column] = None
 
 
@@ -371,7 +375,7 @@ class _UnfitError(ValueError):
 
 
 def _common(kind: Any, values: list[Any]) -> Any:
-    """The type for what had this type and for these values; None if there is none."""
+    """Unify ``kind`` with the type of ``values``; None if no common type exists."""
     import pyarrow
 
     if kind is None:
@@ -384,7 +388,7 @@ def _common(kind: Any, values: list[Any]) -> Any:
 
 
 def _storable(kind: Any) -> bool:
-    """Parquet has no objects without fields."""
+    """Parquet cannot store a struct without fields."""
     import pyarrow
 
     inner = [kind.field(i).type for i in range(kind.num_fields)]

@@ -1,4 +1,4 @@
-"""Fill-mask: what stands behind [MASK]?"""
+"""Fill-mask: predict the token at each [MASK]."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,14 +15,14 @@ __all__ = ["Candidate", "MaskFiller", "fill_mask"]
 
 
 def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[Candidate]]:
-    """For each mask in ``text``, from left to right, the ``top`` most probable pieces."""
+    """Return the ``top`` most probable tokens for each mask in ``text``, from left to right."""
     return MaskFiller(model, tokenizer, top=top)(text).masks
 
 
 class MaskFiller(Predictor):
-    """The likeliest pieces behind each mask of a text; a DeBERTa reads them from its mask decoder."""
+    """Predict the most probable tokens at each mask. DeBERTa models use their mask decoder."""
 
-    longs = ("windows", "whole")  # the first is only the name of the default: see encode
+    longs = ("windows", "whole")  # "windows" is accepted only because it is the default: see encode
 
     def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **others: Any):
         if tokenizer.mask_token is None:
@@ -39,7 +39,7 @@ class MaskFiller(Predictor):
         return item
 
     def encode(self, items: Sequence[Input]) -> list[Row]:
-        """A text is not cut here, nor read in windows: a mask belongs to all of it."""
+        """Encode whole texts, without truncation or windows: a mask is predicted from the whole text."""
         rows = [Row(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])]
         ours = isinstance(self.model, DebertaPreTrainedModel) and not self.model.config.position_biased_input
         for row in rows:
@@ -48,7 +48,7 @@ class MaskFiller(Predictor):
         return rows
 
     def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
-        """[masks, top, 2] for each row: piece and probability."""
+        """Return [masks, top, 2] for each row: token id and probability."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         masked = ids == self.tokenizer.mask_token_id
         if isinstance(self.model, DebertaPreTrainedModel):
@@ -56,7 +56,7 @@ class MaskFiller(Predictor):
             logits = self.model.predict(pack_input(self.model.config, ids, mask), rows=places)
         else:
             logits = self.model(**batch).logits[masked]
-        usable = min(len(self.tokenizer), logits.shape[-1])  # the released tables are longer than their vocabularies
+        usable = min(len(self.tokenizer), logits.shape[-1])  # released tables are larger than their vocabularies
         found = logits.float().softmax(-1)[:, :usable].topk(min(self.top, usable))
         both = torch.stack([found.indices.double(), found.values.double()], -1).cpu()
         return [part.numpy() for part in both.split(masked.sum(1).tolist())]

@@ -1,13 +1,13 @@
-"""Export to ONNX, and to int8: a folder that stock ONNX Runtime runs without this package.
+"""Export to ONNX, in fp32 or int8: a folder that stock ONNX Runtime runs without this package.
 
-    model.onnx        inputs input_ids, attention_mask (token_type_ids where the model has segments), int64
-                      [batch, length], both free; multiple choice: [batch, choices, length]. Outputs as transformers
-                      names them: logits, or start_logits and end_logits, or last_hidden_state
+    model.onnx        inputs: input_ids, attention_mask (and token_type_ids if the model has segments), int64
+                      [batch, length] with dynamic axes; multiple choice: [batch, choices, length]. Outputs have
+                      transformers' names: logits, or start_logits and end_logits, or last_hidden_state
     config.json, tokenizer files
 
-int8 is ONNX Runtime's dynamic quantisation of the linear layers: weights per output channel, activations as they
-come. Processors without VNNI add pairs of products in 16 bits, which eight-bit weights can overflow; so seven bits
-are kept, everywhere (reduce_range).
+int8 is ONNX Runtime's dynamic quantisation of the linear layers: weights per output channel, activations at run time.
+CPUs without VNNI add pairs of products in 16 bits, which 8-bit weights can overflow, so weights are always quantised
+to 7 bits (reduce_range).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from debertakit.model import DebertaModel, DebertaPreTrainedModel
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 20  # the first with Gelu
+OPSET = 20  # the first opset with Gelu
 IR_VERSION = 10
-FLOAT, INT64 = 1, 7  # ONNX's names of types
-ONE_FILE = 2**31 - 2**20  # bytes: what a protobuf message can hold
+FLOAT, INT64 = 1, 7  # ONNX element types
+ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
 
 logger = logging.getLogger(__name__)
 Outputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
 
 
 def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
-    """[batch, length, hidden], zeros at padding as our own models give."""
+    """Return [batch, length, hidden] with zeros at padding, as the torch models do."""
     return encoder.without_padding(encoder.rectangle(encoder.encode(segments)))
 
 
@@ -76,7 +76,7 @@ def _replaced_tokens(
 
 
 def _pooled(model: Any, encoder: EncoderGraph, segments: str | None) -> str:
-    """Classifier over the pooled first token: [sequences, classes]. The last layer computes that row only."""
+    """Classify the pooled first token: [sequences, classes]. The last layer computes only that row."""
     graph = encoder.graph
     first = encoder.encode(segments, first_token=True)
     pooled = graph.activation(graph.dense(first, "pooler", model.pooler.dense), model.config.pooler_hidden_act)
@@ -122,7 +122,7 @@ HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
 
 @torch.no_grad()
 def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelProto:
-    """The graph and weights of a model, in fp32."""
+    """Build the ONNX graph of a model, with its fp32 weights."""
     from onnx import helper
 
     if type(model) not in HEADS:
@@ -165,9 +165,9 @@ def export_onnx(
     int8: bool = False,
     opset: int = OPSET,
 ) -> Path:
-    """Write a model, or the one in a folder or under a hub name, to the folder ``out``; returns model.onnx's path.
+    """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.
 
-    The tokenizer comes from the same folder unless given; a folder's ``1_Pooling`` and ``modules.json`` come along.
+    The default tokenizer is the checkpoint's. ``1_Pooling`` and ``modules.json`` are copied from a checkpoint folder.
     """
     _require()
     import onnx
@@ -184,7 +184,7 @@ def export_onnx(
         model = _load(model)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out) as folder:  # a broken export leaves nothing that looks whole
+    with tempfile.TemporaryDirectory(dir=out) as folder:  # a failed export leaves no partial files in out
         written, full = Path(folder) / "out", Path(folder) / "full"
         written.mkdir()
         full.mkdir()
@@ -207,7 +207,7 @@ def export_onnx(
 
 
 def _copy_pooling(source: Path, out: Path) -> None:
-    """How a sentence-transformers folder makes vectors, where it says so; not how an earlier export did."""
+    """Copy the pooling settings of a sentence-transformers folder, and remove those of an earlier export."""
     shutil.rmtree(out / "1_Pooling", ignore_errors=True)
     (out / "modules.json").unlink(missing_ok=True)
     if (source / "1_Pooling").is_dir():
@@ -217,7 +217,7 @@ def _copy_pooling(source: Path, out: Path) -> None:
 
 
 class OnnxModel:
-    """An exported folder in ONNX Runtime, called like the torch model that it came from: tensors in, tensors out."""
+    """Run an exported folder in ONNX Runtime, with the call signature of the torch model: tensors in, tensors out."""
 
     device = torch.device("cpu")
 
@@ -247,15 +247,15 @@ class OnnxModel:
 
 
 def quantise(source: Path, target: Path, big: bool = False) -> None:
-    """Linear layers of the encoder, and the matrix of the language model, to int8; small heads stay as they are."""
+    """Quantise the encoder's linear layers and the MLM output matrix to int8. Small heads stay in fp32."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 
     nodes = onnx.load(source, load_external_data=False).graph.node
-    # onnxruntime turns each Gemm into a MatMul of this name, and an Add, before it looks for names.
+    # onnxruntime first replaces each Gemm by an Add and a MatMul with this name, and then matches names.
     large = ("layer.", "decoder.", "embeddings.words")
     linear = [f"{node.name}_MatMul" for node in nodes if node.op_type == "Gemm" and node.input[1].startswith(large)]
-    logging.disable(logging.WARNING)  # it advises a shape inference that this graph does not need
+    logging.disable(logging.WARNING)  # silences the advice to run shape inference, which this graph does not need
     try:
         quantize_dynamic(
             source,
@@ -279,7 +279,7 @@ def _require() -> None:
 
 
 def _load(name: str | Path) -> DebertaPreTrainedModel:
-    """With the head that the config names; Microsoft's own files name none and give the bare encoder."""
+    """Load the class that the config names. Microsoft's own files name none and load as the bare encoder."""
     config = DebertaConfig.from_pretrained(name)
     wanted = (config.architectures or ["DebertaModel"])[0].replace("DebertaV2", "Deberta")
     kinds = {kind.__name__: kind for kind in HEADS}

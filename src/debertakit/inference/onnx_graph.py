@@ -1,15 +1,16 @@
-"""The encoder as an ONNX graph, written down operator by operator.
+"""Build the encoder as an ONNX graph, operator by operator.
 
-Tracing would keep what torch happens to do; this graph is chosen for what ONNX Runtime runs fast on a CPU, from
-standard operators alone. Rows are [batch * length, hidden]: every linear layer is one Gemm with its bias, and ONNX
-Runtime does not merge residual and LayerNormalization into SkipLayerNormalization, which is slower there. A layer:
+Tracing would keep torch's sequence of operators. This graph uses standard operators only, chosen for speed in ONNX
+Runtime on a CPU. Rows are [batch * length, hidden]: every linear layer is one Gemm with its bias, and ONNX Runtime
+does not fuse residual and LayerNormalization into SkipLayerNormalization, which is slower on a CPU. A layer computes
 
     c2p = Qc Kr^T                                        [length, rows]
-    p2c = Qr Kc^T                                        [rows, length]: read as it is, never turned
+    p2c = Qr Kc^T                                        [rows, length]: gathered as it is, never transposed
     score(i, j) = Qc_i . Kc_j + c2p[i, row(i - j)] + p2c[row(i - j), j] + padding(j)
 
-Kr and Qr, the projected relative table, are constants; a length uses the rows in its reach. row(i - j) is one index
-for all layers. Scales are folded into the weights. Rows of padding are computed like any other and never looked at.
+Kr and Qr, the projections of the relative table, are constants, sliced to the rows that the input length can reach.
+The index row(i - j) is shared by all layers. Scales are folded into the weights. Padding rows are computed like other
+rows, but no query attends to them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from debertakit.model import DebertaConv, DebertaModel, relative_table
 if TYPE_CHECKING:
     import onnx
 
-MASKED = -1e9  # finite: a sequence that is all padding stays a number
-FLOAT, INT32 = 1, 6  # ONNX's names of types
+MASKED = -1e9  # finite, so that a sequence with only padding gives no NaN
+FLOAT, INT32 = 1, 6  # ONNX element types
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "gelu": ("Gelu", {}),
@@ -43,7 +44,7 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Graph:
-    """Operators and constants in the order of writing; a value goes by its name."""
+    """Operators and constants, in the order they were added. A value is identified by its name."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -73,7 +74,7 @@ class Graph:
         return self.constant(f"number {value}", np.array(value, np.int64 if isinstance(value, int) else np.float32))
 
     def linear(self, x: str, name: str, weight: Tensor, bias: Tensor | None = None) -> str:
-        """x W + b over rows; W [in, out]."""
+        """x W + b, with W [in, out]."""
         inputs = [x, self.constant(f"{name}.weight", weight)]
         return (
             self.op("MatMul", *inputs)
@@ -97,7 +98,7 @@ class Graph:
 
 @dataclass(frozen=True)
 class Memory:
-    """What the queries of one layer look at."""
+    """Keys, values and p2c scores that the queries of one layer attend to."""
 
     keys: str  # Kc^T [batch, heads, d, length]
     values: str  # [batch, heads, length, d]
@@ -129,9 +130,9 @@ class EncoderGraph:
             self.end_row = op("Add", last_row, graph.integers(1))
 
     def index(self, columns: str) -> str:
-        """row(i - j) for queries in these columns, counted from the first in reach: [batch, heads, queries, length]."""
+        """Return row(i - j) for queries at ``columns``, relative to first_row: [batch, heads, queries, length]."""
         if self.table is None:
-            return ""  # ONNX for "nothing"
+            return ""  # an absent input in ONNX
         op = self.graph.op
         distance = op("Sub", op("Unsqueeze", columns, self.graph.integers(1)), self.columns)
         reach = self.table.relative.reach
@@ -142,7 +143,7 @@ class EncoderGraph:
         return op("Expand", op("Cast", row, to=INT32), shape)
 
     def embed(self, segments: str | None) -> str:
-        """[batch * length, hidden]."""
+        """Return the embeddings, [batch * length, hidden]."""
         graph, embeddings = self.graph, self.model.embeddings
         flat = graph.integers(-1)
 
@@ -175,7 +176,7 @@ class EncoderGraph:
         return self.graph.op("Reshape", x, self.graph.op("Concat", self.graph.integers(-1), width, axis=0))
 
     def encode(self, segments: str | None = None, *, depth: int | None = None, first_token: bool = False) -> str:
-        """Output of the first ``depth`` layers; of the last one for each sequence's first token only, if so asked."""
+        """Run the first ``depth`` layers. ``first_token``: return only the first token of each sequence."""
         x = embedded = self.embed(segments)
         index = self.index(self.columns)
         layers = range(self.config.num_hidden_layers)[:depth]
@@ -202,7 +203,7 @@ class EncoderGraph:
         return Memory(keys, values, graph.op("MatMul", reached, keys))
 
     def projections(self, att: nn.Module) -> list[tuple[Tensor, Tensor]]:
-        """Queries', keys' and values'. Asked for twice a layer, so the last ones are kept; a large model's are many."""
+        """Query, key and value projections. Each layer needs them twice; caching only one layer saves memory."""
         if self._projected[0] is not att:
             self._projected = (att, effective_projections(att, self.config.hidden_size))
         return self._projected[1]
@@ -211,7 +212,7 @@ class EncoderGraph:
         return self.graph.op("Slice", table, self.first_row, self.end_row, self.graph.integers(axis))
 
     def layer(self, name: str, layer: Any, x: str, memory: Memory, index: str) -> str:
-        """One layer for the queries, and residuals, x [rows, hidden]."""
+        """Run one layer. ``x`` [rows, hidden] is both the query input and the residual."""
         graph, op, scale = self.graph, self.graph.op, self.config.attention_scale
         weight, bias = self.projections(layer.attention.self)[0]
         queries = self.heads(graph.linear(x, f"{name}.query", weight * scale, bias * scale), [0, 2, 1, 3])
@@ -234,7 +235,7 @@ class EncoderGraph:
         return graph.norm(y, f"{name}.norm", layer.output.LayerNorm)
 
     def decode(self, below: str) -> str:
-        """The Enhanced Mask Decoder over all rows (see decoding.py); ``below``: output of the last layer but one."""
+        """Run the Enhanced Mask Decoder on all rows (decoding.py). ``below``: output of the second-to-last layer."""
         graph, embeddings = self.graph, self.model.embeddings
         count = embeddings.position_embeddings.num_embeddings
         absolute = graph.constant("absolute positions", embeddings.absolute(torch.arange(count)))
@@ -247,7 +248,7 @@ class EncoderGraph:
         return x
 
     def convolve(self, conv: DebertaConv, embedded: str, x: str) -> str:
-        """LayerNorm(x + act(conv(embedded))), zeros in place of padding."""
+        """LayerNorm(x + act(conv(embedded))), with the convolution's input zeroed at padding."""
         op, graph = self.graph.op, self.graph
         block = op("Transpose", self.without_padding(self.rectangle(embedded)), perm=[0, 2, 1])
         weights = (graph.constant(f"conv.{key}", value) for key, value in conv.conv.named_parameters())
@@ -257,19 +258,19 @@ class EncoderGraph:
         return graph.norm(op("Add", x, self.rows_of(mixed)), "conv.norm", conv.LayerNorm)
 
     def without_padding(self, x: str) -> str:
-        """[batch, length, width] with zeros at padding."""
+        """Zero the padding positions of x [batch, length, width]."""
         return self.graph.op("Mul", x, self.graph.op("Unsqueeze", self.mask, self.graph.integers(2)))
 
     def heads(self, x: str, order: list[int]) -> str:
-        """[rows, width] as [batch, queries, heads, d], in this order of axes."""
+        """Reshape [rows, width] to [batch, queries, heads, d] and permute the axes to ``order``."""
         split = self.graph.integers(-1, self.config.num_attention_heads, self.config.attention_head_size)
         shape = self.graph.op("Concat", self.batch, split, axis=0)
         return self.graph.op("Transpose", self.graph.op("Reshape", x, shape), perm=order)
 
 
 def effective_projections(att: nn.Module, width: int) -> list[tuple[Tensor, Tensor]]:
-    """Weight [in, out] and bias of the queries, keys and values of any layout: what they make of I and of 0."""
-    att = copy.deepcopy(att).double()  # so that taking the bias off again loses nothing
+    """Recover weight [in, out] and bias of queries, keys and values, fused or separate, by projecting I and 0."""
+    att = copy.deepcopy(att).double()  # so that subtracting the bias loses no precision
     probe = torch.cat([torch.eye(width, dtype=torch.double), torch.zeros(1, width, dtype=torch.double)])
     with torch.no_grad():
         return [(x[:-1].flatten(1) - x[-1].flatten(), x[-1].flatten()) for x in project(att, probe)]

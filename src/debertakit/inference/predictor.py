@@ -1,15 +1,17 @@
-"""What every predictor shares: inputs to rows, rows to outputs in batches without padding, outputs to results.
+"""Base class of all predictors. Prediction has four steps:
 
-    check    an input that cannot be read raises, and says why
-    encode   inputs -> rows of tokens; one input may be several rows (windows, labels, options)
-    run      rows -> what the model says of each, sorted by length, as many to a batch as a budget of tokens allows
-    decide   inputs, rows and outputs -> a result for each input
+    check    validate an input; raise ValueError if it is not usable
+    encode   inputs -> rows of tokens; one input may become several rows (windows, labels, options)
+    run      rows -> model outputs, in batches sorted by length and limited by a token budget
+    decide   inputs, rows and outputs -> one result per input
 
-Calling a predictor does all four. The HTTP server does the third for many callers at once.
+Calling a predictor runs all four steps. The HTTP server runs the third step for many callers at once.
 
-A text longer than the model's ``max_length`` is read in overlapping windows whose outputs are averaged
-(``long="windows"``), whole, with distant relative positions in shared buckets (``"whole"``; not with absolute
-positions), or only as far as it fits (``"cut"``).
+``long`` says how to read a text longer than ``max_length``:
+
+    windows  overlapping windows; their outputs are averaged
+    whole    in one pass; distant relative positions share buckets (not for models with absolute positions)
+    cut      truncated to max_length
 """
 
 from collections import defaultdict
@@ -30,19 +32,19 @@ from debertakit.inference.results import Result
 Input = Mapping[str, Any]
 Long = Literal["windows", "whole", "cut"]
 LISTS = ("labels", "options")
-"""Fields that hold a list of texts; the others hold a text."""
+"""Fields that hold a list of texts; the other fields hold one text."""
 LOOK_AHEAD = 4096
-"""Inputs that are sorted by length together."""
+"""Number of inputs that are sorted by length together."""
 
 
 class Predictor:
     kind: ClassVar[Kind] = "single-label"
-    """Which logits the model gives (finetuning/losses.py)."""
+    """Kind of the model's logits (finetuning/losses.py)."""
     fields: ClassVar[tuple[str, ...]] = ("text",)
-    """What an input must have. A plain string stands for the first."""
+    """Required fields of an input. A plain string is taken as the first field."""
     optional: ClassVar[tuple[str, ...]] = ()
     longs: ClassVar[tuple[Long, ...]] = get_args(Long)
-    """What it can do with long texts."""
+    """Supported values of ``long``."""
 
     def __init__(
         self,
@@ -69,16 +71,16 @@ class Predictor:
 
     @property
     def numeric(self) -> bool:
-        """Whether its answer is a number."""
+        """Whether the prediction is a number."""
         return False
 
     def settings(self) -> dict[str, Any]:
-        """Its options, for the record of a job: what is plain of what it keeps."""
+        """JSON-serialisable options, stored in the job record."""
         plain = (str, int, float, tuple, type(None))
         return {name: value for name, value in vars(self).items() if isinstance(value, plain) and name != "budget"}
 
     def __call__(self, inputs: Any) -> Any:
-        """One input (a string, or a mapping with ``fields``), or a list of them; a result for each."""
+        """Predict on one input (a string, or a mapping with ``fields``) or on a list of inputs."""
         if isinstance(inputs, (str, Mapping)):
             return self([inputs])[0]
         return [
@@ -93,7 +95,7 @@ class Predictor:
     # ------------------------------------------------------------------------------------------------ the four steps
 
     def check(self, item: Any) -> Input:
-        """The input as a mapping; raises where it has not what this predictor reads."""
+        """Return the input as a mapping. Raise if a field is missing or has the wrong type."""
         if isinstance(item, str):
             item = {self.fields[0]: item}
         if not isinstance(item, Mapping):
@@ -128,17 +130,17 @@ class Predictor:
         return found
 
     def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
-        """An array for each row."""
+        """Run one batch and return one array per row."""
         logits = task_logits(self.model, batch, self.kind).cpu().numpy()
         return [unpadded(self.kind, values, row) for values, row in zip(logits, rows, strict=True)]
 
     def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
         raise NotImplementedError
 
-    # -------------------------------------------------------------------------------------------------------- texts
+    # ----------------------------------------------------------------------------------------------- encoding texts
 
     def text_rows(self, texts: Sequence[tuple[str, str | None]]) -> list[Row]:
-        """One row for each text or pair; several windows where it is too long."""
+        """Encode each text or pair as one row, or as several windows if it is too long."""
         encoded = self.tokenizer([text if pair is None else (text, pair) for text, pair in texts])
         segments = encoded.get("token_type_ids") or [None] * len(texts)
         rows = []
@@ -150,7 +152,11 @@ class Predictor:
         return rows
 
     def _windows(self, index: int, text: str, pair: str | None) -> Iterator[Row]:
-        """Overlapping by a quarter. Of a pair the longer text is cut into windows, each with the whole of the other."""
+        """Encode a text that is too long: as windows, or truncated for ``long="cut"``.
+
+        Windows overlap by max_length / 4. In a pair, only the longer text is split, and its windows overlap by
+        max_length / 8.
+        """
         kept = self.max_length // 2
         given: tuple[str, ...] = (text,)
         which = "only_first"
@@ -158,7 +164,7 @@ class Predictor:
             sizes = [len(ids) for ids in self.tokenizer([text, pair], add_special_tokens=False)["input_ids"]]
             longer = int(sizes[1] >= sizes[0])
             both = [text, pair]
-            if sizes[1 - longer] > kept:  # both are long: of the shorter one, its beginning
+            if sizes[1 - longer] > kept:  # both are long: truncate the shorter one
                 both[1 - longer] = self._beginning(both[1 - longer], kept)
             given, which = tuple(both), ("only_first", "only_second")[longer]
         encoded = self.tokenizer(
@@ -180,7 +186,7 @@ class Predictor:
 
 
 def averaged(rows: Sequence[Row], outputs: Sequence[np.ndarray], count: int) -> np.ndarray:
-    """[count, ...]: the mean over the windows of each."""
+    """Average the windows of each input: [count, ...]."""
     windows: dict[int, list[np.ndarray]] = defaultdict(list)
     for row, output in zip(rows, outputs, strict=True):
         windows[row.example].append(output)

@@ -1,9 +1,9 @@
-"""Past one machine: the same predictions as a stage of Ray Data, Parquet in and out.
+"""Predict on several machines with Ray Data, from Parquet to Parquet.
 
-Ray deals blocks of rows to workers, each with the model in memory, starts a worker anew that dies and gives its block
-to another; a block's file has the same name whoever writes it, so every row is there once in the end. ``OUT`` is a
-folder of Parquet files in the order of the rows, under another name until it is whole. A cluster reads its address from
-RAY_ADDRESS; without one Ray runs on this machine. All machines must see the same paths.
+Ray sends blocks of rows to workers, each with the model in memory. If a worker dies, Ray restarts it and gives its
+block to another worker. A block's output file has the same name on every attempt, so every row is written exactly once.
+``OUT`` is a folder of Parquet files in row order; it is called ``OUT.part`` until it is complete. Set RAY_ADDRESS to
+use a cluster; otherwise Ray runs on this machine. All machines must see the same paths.
 """
 
 import os
@@ -20,7 +20,7 @@ from debertakit.inference.tasks import load
 
 
 class Stage:
-    """A worker."""
+    """Ray worker: loads the model once and predicts on blocks."""
 
     def __init__(self, model: str, task: str | None, options: dict[str, Any], columns: dict[str, str]):
         self.predictor, self.columns = load(model, task, **options), columns
@@ -42,17 +42,20 @@ def predict_with_ray(
     workers: int | None = None,
     block: int = LOOK_AHEAD,
 ) -> Counts:
-    """``predictor`` is what every worker loads again; here it says whether the columns are right, before they start.
-    ``workers``: one for each processor, or GPU, of the cluster unless given."""
+    """Predict on the Parquet file or folder ``source`` and write the folder ``out``.
+
+    Every worker loads its own copy of the model; ``predictor`` only checks the columns before Ray starts.
+    ``workers``: default one per GPU of the cluster, or one per CPU if there are no GPUs.
+    """
     ray = _ray()
     _look(predictor, source, out, columns or {})
-    source, out = source.resolve(), out.resolve()  # workers may stand in another folder
+    source, out = source.resolve(), out.resolve()  # workers may have another working directory
     model = str(Path(model).resolve()) if Path(model).exists() else model
     if not ray.is_initialized():
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         ray.init(include_dashboard=False, logging_level="WARNING")
     resources = ray.cluster_resources()
-    # Half a processor on paper: Ray's own tasks, which list, read and write, must find room beside the workers.
+    # Reserve only half a CPU per worker, so that Ray can also schedule its own list, read and write tasks.
     each = {"num_gpus": 1} if resources.get("GPU") else {"num_cpus": 0.5}
     size = workers or max(1, int(resources.get("GPU") or resources["CPU"]))
     ray.data.DataContext.get_current().execution_options.preserve_order = True
@@ -84,7 +87,7 @@ def _ray() -> Any:
 
 
 def _look(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]) -> None:
-    """Refuses what cannot be done, before the cluster starts."""
+    """Validate the arguments before the cluster starts."""
     if out.exists():
         raise ValueError(f"{out} is there already; choose another name or remove it")
     if out.suffix not in (".parquet", ""):

@@ -1,4 +1,4 @@
-"""What predictors answer: the same in Python, in files (as JSON) and over HTTP."""
+"""Result types of the predictors, the same in Python, in files (as JSON) and over HTTP."""
 
 from dataclasses import dataclass
 
@@ -13,15 +13,15 @@ class Label:
 @dataclass(frozen=True)
 class Classification:
     labels: list[str]
-    """The label; or, where there may be several, those of probability 1/2 and more."""
+    """The predicted label; multi-label: all labels with probability >= 0.5."""
     scores: list[Label]
-    """All labels, the likeliest first."""
+    """All labels, most probable first."""
 
 
 @dataclass(frozen=True)
 class Score:
     score: float
-    """Regression: the value. Pairs: how well they match, the higher the better."""
+    """Regression: the value. Pairs: how well the texts match; higher is better."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Entity:
     text: str
     start: int
     end: int
-    """text[start:end] of the input, in characters."""
+    """Character offsets: the entity is text[start:end] of the input."""
     score: float
 
 
@@ -50,11 +50,11 @@ class Answer:
 @dataclass(frozen=True)
 class Answers:
     answer: str
-    """ "": the context does not say."""
+    """Empty if the context has no answer."""
     no_answer: float
-    """Probability that it does not."""
+    """Probability that the context has no answer."""
     answers: list[Answer]
-    """The likeliest first."""
+    """Most probable first."""
 
 
 @dataclass(frozen=True)
@@ -67,17 +67,17 @@ class Chosen:
 @dataclass(frozen=True)
 class Candidate:
     token: str
-    """The word piece, as text."""
+    """The token as text."""
     token_id: int
     probability: float
     text: str
-    """The whole text with this piece in place; other masks stay."""
+    """The whole text with this mask filled. Other masks stay."""
 
 
 @dataclass(frozen=True)
 class Filled:
     masks: list[list[Candidate]]
-    """For each mask, from left to right, the likeliest pieces."""
+    """The most probable tokens for each mask, from left to right."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
-"""The predictors, one for each task. ``load`` chooses by what the model's head is.
+"""One predictor per task. ``load`` chooses the predictor from the model's head.
 
-predict = load("my-model")                       # classify, tag, answer, ... as its head does
+predict = load("my-model")                       # classify, tag, answer, ..., depending on the head
 predict("a text"); predict(["many", "texts"])
 load("my-nli-model", "zero-shot", labels=["sport", "politics"])("the match ended in a draw")
 """
@@ -37,12 +37,12 @@ from debertakit.inference.results import (
 )
 from debertakit.precision import best_device
 
-# A word, for tagging: letters and digits with what joins them, one Chinese character, or one other sign.
+# A word for tagging: a run of letters, digits and underscores, one Chinese character, or one other symbol.
 WORD = re.compile(r"[\u3400-\u9fff\U00020000-\U0003ffff]|[^\W\u3400-\u9fff\U00020000-\U0003ffff]+|[^\w\s]")
 
 
 class TextClassifier(Predictor):
-    """The labels of a text or a pair of texts; of a regression model, its value."""
+    """Classify a text or a pair of texts. Regression models return their value."""
 
     optional = ("pair",)
 
@@ -76,9 +76,10 @@ def _ranked(names: Sequence[str], chances: np.ndarray) -> list[Label]:
 
 
 class ZeroShotClassifier(Predictor):
-    """Labels that no one trained for: a model of entailment judges "This example is {label}." for each.
+    """Classify with labels not seen in training: an NLI model judges "This example is {label}." for each label.
 
-    One label:   softmax over labels of the entailment logit.   Several: softmax over (entailment, contradiction) each.
+    Single label: softmax of the entailment logits over labels.
+    Multi-label:  softmax over (entailment, contradiction), for each label separately.
     """
 
     optional = ("labels",)
@@ -134,7 +135,7 @@ class ZeroShotClassifier(Predictor):
 
 
 class EntityTagger(Predictor):
-    """Named entities with their places in the text. A word here is what WORD matches; Chinese goes by character."""
+    """Find named entities and their character offsets. Words are split by WORD; Chinese is split by character."""
 
     kind = "tagging"
     longs = ("windows", "whole")
@@ -161,8 +162,10 @@ class EntityTagger(Predictor):
 
 
 def entities(text: str, places: list[tuple[int, int]], tags: Sequence[str], chances: Sequence[float]) -> list[Entity]:
-    """Runs of B-X I-X ...; an I-X that continues nothing begins an entity; so do tags without B- and I-, X X ....
-    Its score: the mean of its words'."""
+    """Merge tagged words B-X I-X ... into entities. The score of an entity is the mean over its words.
+
+    An I-X without a preceding X starts a new entity. Tags without a prefix (X X ...) are merged like I-X.
+    """
     found: list[tuple[str, int, int, list[float]]] = []
     before = "O"
     for (start, end), tag, chance in zip(places, tags, chances, strict=False):
@@ -177,7 +180,7 @@ def entities(text: str, places: list[tuple[int, int]], tags: Sequence[str], chan
 
 
 class QuestionAnswerer(Predictor):
-    """The place of the context that answers a question, over all windows of it; or that there is none."""
+    """Find the span of the context that answers a question, over all windows, or report that there is no answer."""
 
     kind = "qa"
     fields = ("question", "context")
@@ -210,7 +213,7 @@ class QuestionAnswerer(Predictor):
 
 
 class OptionChooser(Predictor):
-    """Which option goes with a text?"""
+    """Choose the option that fits a text best."""
 
     kind = "choice"
     fields = ("text", "options")
@@ -241,7 +244,7 @@ class OptionChooser(Predictor):
 
 
 class PairScorer(Predictor):
-    """How well two texts match: the value of a regression model, or the probability of its second label."""
+    """Score how well two texts match: a regression model's value, or the probability of the second label."""
 
     fields = ("text", "pair")
 
@@ -260,14 +263,14 @@ class PairScorer(Predictor):
         return [Score(float(value)) for value in values]
 
     def rank(self, query: str, texts: Sequence[str], top: int | None = None) -> list[tuple[int, float]]:
-        """(index into ``texts``, score), the best first."""
+        """Return (index into ``texts``, score) pairs, best first."""
         scores = [result.score for result in self([{"text": query, "pair": text} for text in texts])]
         order = sorted(range(len(texts)), key=lambda i: -scores[i])[:top]
         return [(index, scores[index]) for index in order]
 
 
 class Embedder(Predictor):
-    """A vector for a text: the mean of its tokens' last hidden states (or [CLS]'s), of length 1."""
+    """Embed a text as a unit vector: the mean of its last hidden states, or the hidden state of [CLS]."""
 
     def __init__(self, model: Any, tokenizer: Any, *, pooling: Literal["mean", "cls"] = "mean", **others: Any):
         super().__init__(model, tokenizer, **others)
@@ -280,7 +283,7 @@ class Embedder(Predictor):
         if self.pooling == "cls":
             return list(hidden[:, 0].cpu().numpy())
         mask = batch["attention_mask"][..., None].to(hidden.dtype)
-        return list((hidden * mask).sum(1).cpu().numpy())  # a sum: windows weigh by their tokens
+        return list((hidden * mask).sum(1).cpu().numpy())  # a sum weights windows by their number of tokens
 
     def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
         pooled = averaged(rows, outputs, len(items))
@@ -310,7 +313,7 @@ HEAD_TASKS = {
 def load(
     model: str | Path, task: str | None = None, *, backend: Literal["torch", "onnx"] = "torch", **options: Any
 ) -> Predictor:
-    """A predictor from a folder or hub name. ``task``: one of TASKS; by default what the model's head is for."""
+    """Load a predictor from a folder or hub name. ``task``: one of TASKS; default: the task of the model's head."""
     if backend not in ("torch", "onnx"):
         raise ValueError(f"unknown backend {backend!r}: torch or onnx")
     config = load_config(model)
@@ -332,12 +335,12 @@ def load(
             raise ValueError(f"{model}: its graph gives {gives}, no last_hidden_state; embed needs a bare encoder's")
     else:
         network = _network(model, chosen, cls.kind, config).to(best_device())
-        freeze_positions(network)  # nobody else holds it
+        freeze_positions(network)  # nobody else can change this model
     return cls(network, load_tokenizer_of(model), **options)
 
 
 def _head(config: Any) -> str:
-    """ "SequenceClassification" of DebertaV2ForSequenceClassification; "" for a bare encoder."""
+    """DebertaV2ForSequenceClassification -> "SequenceClassification"; a bare encoder -> ""."""
     architecture = (config.architectures or [""])[0]
     return architecture.rpartition("For")[2] if "For" in architecture else ""
 
@@ -349,7 +352,7 @@ def _named(head: str) -> str:
 def _network(model: str | Path, task: str, kind: Kind, config: Any) -> Any:
     if task not in ("fill", "embed"):
         network = load_model(model, kind, labels_of(config) if kind != "qa" else (), whole=True)
-        network.config.problem_type = config.problem_type  # load_model's is for training
+        network.config.problem_type = config.problem_type  # load_model sets it for training
         return network
     from debertakit.config import MODEL_TYPES
 
@@ -374,7 +377,7 @@ def _onnx(model: str | Path) -> Any:
 
 
 def _stored_pooling(folder: Path) -> str:
-    """As a sentence-transformers folder says; the mean where nothing does."""
+    """Read the pooling mode of a sentence-transformers folder. Default: mean."""
     path = folder / "1_Pooling" / "config.json"
     stored: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     named = stored.get("pooling_mode")

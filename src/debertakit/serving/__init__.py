@@ -1,1 +1,1 @@
-"""Models over HTTP: ``deberta serve``."""
+"""HTTP server for models: ``deberta serve``."""

@@ -1,8 +1,8 @@
-"""The HTTP application: an endpoint for each task, limits, metrics, the page.
+"""HTTP application: one endpoint per task, limits, metrics and the web page.
 
 POST /classify /zero-shot /ner /answer /choose /fill /score /embed     {"inputs": [...], "model": name}
-GET  /models   what is loaded            GET /health  alive        GET /ready  taking work
-GET  /metrics  for Prometheus            GET /docs    OpenAPI      GET /       the page
+GET  /models   loaded models             GET /health  liveness     GET /ready  readiness
+GET  /metrics  for Prometheus            GET /docs    OpenAPI      GET /       web page
 """
 
 import asyncio
@@ -43,21 +43,21 @@ PAGE = {name: files(package) / "page" / name for package, names in _FOLDERS.item
 @dataclass(frozen=True)
 class Limits:
     body: int = 1 << 20
-    """Bytes of a request."""
+    """Bytes in a request body."""
     texts: int = 128
-    """Inputs of a request."""
+    """Inputs in a request."""
     characters: int = 100_000
-    """Of one text."""
+    """Characters in one field of an input."""
     line: int = 1 << 16
-    """Tokens that may wait for a model; past that 429, and a request of more 413."""
+    """Tokens in a model's queue. A full queue gives 429; a request larger than the whole queue gives 413."""
     masks: int = 64
-    """To be filled in a request."""
+    """Masks in a fill request."""
     explained: int = 64
-    """Tokens of a text that /explain looks at; the rest is cut off."""
+    """Tokens that /explain reads; longer texts are truncated."""
     seconds: float = 30.0
-    """That a request may take; past that 504."""
+    """Timeout of a request; after it, 504."""
     wait: float = 0.003
-    """Seconds that a first request waits for others to share its batch."""
+    """Seconds that the first request of a batch waits for more requests."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.seconds) and self.seconds > 0):
@@ -74,7 +74,7 @@ class Model:
 
 
 class Metrics:
-    """Of one server; nothing of what users wrote."""
+    """Per-server metrics. User text is never recorded."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -143,7 +143,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
 
     @app.post("/explain", dependencies=guard)
     async def explain(request: schemas.Explain) -> dict[str, Any]:
-        """Every head's attention over a text, taken apart: what the page's explorer draws. One at a time."""
+        """Return the attention of every head on a text, with its content and position parts. Runs one at a time."""
         named = [model for name in (request.model, request.against) if name for model in models if model.name == name]
         if len(named) < 1 + (request.against is not None):
             raise HTTPException(404, f"no such model; there is {', '.join(names)}")
@@ -170,17 +170,17 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
 
     @app.get("/models", response_model=list[schemas.ModelInfo], dependencies=guard)
     async def loaded() -> list[dict[str, Any]]:
-        """What is loaded."""
+        """List the loaded models."""
         return [_info(model) for model in models]
 
     @app.get("/health")
     async def health() -> dict[str, str]:
-        """The process is alive."""
+        """Liveness check."""
         return {"status": "ok"}
 
     @app.get("/ready")
     async def ready() -> Response:
-        """It takes work: not before its models are loaded, not while it shuts down."""
+        """Readiness check: 503 before startup is complete and during shutdown."""
         return JSONResponse({"ready": app.state.ready}, 200 if app.state.ready else 503)
 
     @app.get("/metrics", include_in_schema=False)
@@ -198,7 +198,7 @@ def _add_endpoint(app: FastAPI, task: str, answer: Callable[[str, Any], Awaitabl
     async def endpoint(request: Any) -> Any:
         return await answer(task, request)
 
-    endpoint.__annotations__["request"] = taken  # FastAPI reads the schema there
+    endpoint.__annotations__["request"] = taken  # FastAPI reads the schema from the annotation
     summary = (TASKS[task].__doc__ or "").strip().splitlines()[0]
     app.post(f"/{task}", response_model=given, dependencies=guard, summary=summary, name=task)(endpoint)
 
@@ -225,7 +225,7 @@ def _within(items: list[dict[str, Any]], limits: Limits) -> None:
 
 @contextmanager
 def _told(limits: Limits) -> Iterator[None]:
-    """What goes wrong with a request, as the status that says so."""
+    """Turn the errors of a request into HTTP status codes."""
     try:
         yield
     except ValueError as error:
@@ -239,7 +239,7 @@ def _told(limits: Limits) -> Iterator[None]:
 
 
 async def _anatomy(model: Model, batcher: Batcher, text: str, limits: Limits) -> Anatomy:
-    """Encoded where the model's other texts are, for its tokenizer is one; looked at where its batches run."""
+    """Encode in the batcher's tokenizer thread, because tokenizers keep state. Run in its model thread."""
     subject = Subject(model.name, model.predictor.model, model.predictor.tokenizer)
     loop = asyncio.get_running_loop()
     encoded = await loop.run_in_executor(batcher.encoders, encode, subject, text, None, limits.explained)
@@ -247,7 +247,7 @@ async def _anatomy(model: Model, batcher: Batcher, text: str, limits: Limits) ->
 
 
 def _explains(model: Model) -> bool:
-    """Not ONNX, nor another encoder."""
+    """Whether /explain supports the model: DeBERTa in torch, not ONNX or other encoders."""
     from debertakit.model import DebertaPreTrainedModel
 
     return isinstance(model.predictor.model, DebertaPreTrainedModel)
@@ -260,11 +260,11 @@ def _info(model: Model) -> dict[str, Any]:
     return {"name": model.name, "task": model.task, "labels": labels, "explains": _explains(model)}
 
 
-# ------------------------------------------------------------------------------------------------- around the requests
+# ------------------------------------------------------------------------------- middleware, authentication and errors
 
 
 class BodyLimit:
-    """413 for a body that is too large, announced or not, before it is held in memory."""
+    """Refuse a body that is too large with 413 before reading it into memory, with or without Content-Length."""
 
     def __init__(self, app: ASGIApp, largest: int):
         self.app, self.largest = app, largest
@@ -316,7 +316,7 @@ def _observed(metrics: Metrics) -> Any:
         finally:
             seconds = time.perf_counter() - began
             route = request.scope.get("route")
-            path = getattr(route, "path", "other")  # not the raw one: anybody may make those up
+            path = getattr(route, "path", "other")  # not the raw path: clients could create any number of label values
             metrics.requests.labels(path, str(status)).inc()
             metrics.seconds.labels(path).observe(seconds)
             line = {"path": path, "method": request.method, "status": status, "ms": round(seconds * 1e3, 1)}
@@ -326,7 +326,7 @@ def _observed(metrics: Metrics) -> Any:
 
 
 def refuse_empty(api_key: str | None) -> None:
-    """An empty key would be no key, without anybody having said so."""
+    """Raise if the API key is empty: it would silently disable authentication."""
     if api_key is not None and not api_key.strip():
         raise ValueError("the API key is empty; give one, or leave --api-key and DEBERTA_API_KEY out")
 
@@ -341,7 +341,7 @@ def _guard(api_key: str) -> Callable[[Request], None]:
 
 
 async def _unreadable(request: Request, error: Exception) -> Response:
-    """Where and what, without what the user wrote."""
+    """Say which field is wrong and why, without repeating user text."""
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
     return JSONResponse({"error": f"{'.'.join(map(str, first['loc'][1:])) or 'body'}: {first['msg']}"}, 422)

@@ -1,13 +1,14 @@
-"""Many callers, one model: what arrives within a few milliseconds goes through the model together.
+"""Dynamic batching: requests that arrive within a few milliseconds run through the model together.
 
-    submit    encodes the caller's inputs and waits in the line
-    _work     takes the first in line, adds those behind it up to a budget of tokens or a moment of waiting, and runs
-              them in a thread of its own; each caller gets what its own rows gave
+    submit    encodes a request, puts it in the queue and waits for its outputs
+    _work     waits briefly for more requests, takes jobs from the front of the queue up to a token budget, runs them
+              in the model thread, and gives each caller the outputs of its own rows
 
-The line is bounded in tokens: past that ``Busy`` is raised at once, with a guess at when to come back; a request that
-is longer than the whole line is ``TooLarge``. A caller that has gone, or waited too long, leaves the line at once.
+The queue is bounded in tokens. When it is full, ``submit`` raises ``Busy`` at once, with an estimated retry time. A
+request larger than the whole queue raises ``TooLarge``. A job is removed from the queue as soon as its caller
+disconnects or times out.
 
-A tokenizer keeps the settings of its last call, so everything that calls it runs in one thread, ``encoders``.
+A tokenizer keeps the settings of its last call, so all calls to it run in one thread, ``encoders``.
 """
 
 import asyncio
@@ -27,11 +28,11 @@ from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Result
 
 MASK_TOKENS = 8
-"""What a mask counts for in a batch, in tokens: its logits are as wide as the vocabulary."""
+"""Cost of a mask in the batch budget, in tokens: the logits of a mask are as wide as the vocabulary."""
 
 
 class Busy(Exception):
-    """The line is full."""
+    """The queue is full."""
 
     def __init__(self, retry_after: int):
         super().__init__(f"too much is waiting; try again in {retry_after} s")
@@ -39,7 +40,7 @@ class Busy(Exception):
 
 
 class TooLarge(Exception):
-    """A request that would not be taken later either."""
+    """The request exceeds a limit; retrying does not help."""
 
 
 @dataclass(eq=False)
@@ -51,7 +52,7 @@ class Job:
 
     @property
     def weight(self) -> int:
-        """Tokens of a batch's budget."""
+        """Cost in the batch budget, in tokens."""
         return self.tokens + MASK_TOKENS * self.masks
 
 
@@ -65,24 +66,24 @@ class Batcher:
         masks: int = 64,
         observe: Callable[[int, int, float], None] = lambda jobs, tokens, seconds: None,
     ):
-        """``wait``: seconds that a first caller waits for others. ``line``: tokens that may wait. ``masks``: of one
-        request."""
+        """``wait``: seconds that the first request of a batch waits for more. ``line``: maximum tokens in the queue.
+        ``masks``: maximum masks in a request."""
         self.predictor, self.wait, self.limit, self.masks, self.observe = predictor, wait, line, masks, observe
         self.line: deque[Job] = deque()
         self.waiting = 0
-        self.rate = 2000.0  # tokens a second, as measured on the way
+        self.rate = 2000.0  # tokens per second, a running average
         self.arrived = asyncio.Event()
         self.thread = ThreadPoolExecutor(1, "model")
         self.encoders = ThreadPoolExecutor(1, "tokenizer")
         self.worker: asyncio.Task[None] | None = None
 
     async def submit(self, items: Sequence[Input]) -> list[Result]:
-        """Results for inputs that ``predictor.check`` has passed."""
+        """Queue inputs that passed ``predictor.check`` and return their results."""
         guess = sum(map(guessed_tokens, items))
-        if guess > 2 * self.limit:  # a guess may be wrong by half: near the limit the tokens are counted first
+        if guess > 2 * self.limit:  # the estimate may be off by a factor of 2: near the limit, count first
             raise TooLarge(f"about {guess:,} tokens; a request may have {self.limit:,}")
         self._check_room(guess)
-        self.waiting += guess  # of those that are being encoded; a full line is refused before that work
+        self.waiting += guess  # includes requests being encoded, so that a full queue refuses before encoding
         loop = asyncio.get_running_loop()
         try:
             rows, masks = await loop.run_in_executor(self.encoders, self._encode, items)
@@ -97,7 +98,7 @@ class Batcher:
         self.arrived.set()
         try:
             outputs = await job.done
-        except asyncio.CancelledError:  # the caller gave up
+        except asyncio.CancelledError:  # the caller disconnected or timed out
             if job in self.line:
                 self.line.remove(job)
                 self.waiting -= job.tokens
@@ -109,12 +110,12 @@ class Batcher:
             raise Busy(max(1, math.ceil(self.waiting / self.rate)))
 
     def _encode(self, items: Sequence[Input]) -> tuple[list[Row], int]:
-        """The rows, and how many masks are to be filled in them."""
+        """Return the rows and the number of masks in them."""
         rows = self.predictor.encode(items)
         if not isinstance(self.predictor, MaskFiller):
             return rows, 0
         longest, most = max(row.tokens for row in rows), max(self.predictor.budget, self.predictor.max_length)
-        if longest > most:  # other tasks read long texts in windows
+        if longest > most:  # only for masks: other tasks read long texts in windows
             raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
         masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
         if masks > self.masks:
@@ -125,7 +126,7 @@ class Batcher:
         self.worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """After the last job."""
+        """Finish all queued jobs, then stop."""
         while self.line:
             await asyncio.sleep(0.01)
         if self.worker is not None:
@@ -144,8 +145,8 @@ class Batcher:
             await self._run(self._take())
 
     async def _run(self, jobs: list[Job]) -> None:
-        """All rows together. If that fails, the rows of one caller may be why: then each caller's alone."""
-        jobs = [job for job in jobs if not job.done.done()]  # a caller that gave up has cancelled it
+        """Run all jobs as one batch. If the batch fails, run each job alone, so that only the faulty one fails."""
+        jobs = [job for job in jobs if not job.done.done()]  # skip cancelled jobs
         if not jobs:
             return
         rows = [row for job in jobs for row in job.rows]
@@ -153,7 +154,7 @@ class Batcher:
         began = time.perf_counter()
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.predictor.run, rows)
-        except Exception as error:  # whatever it was, it was these callers' and not the server's end
+        except Exception as error:  # any error belongs to these callers and must not stop the worker
             if len(jobs) > 1:
                 for job in jobs:
                     await self._run([job])
@@ -170,7 +171,7 @@ class Batcher:
             start += len(job.rows)
 
     def _take(self) -> list[Job]:
-        """From the front of the line, up to the budget; at least one, if there is any."""
+        """Take jobs from the front of the queue up to the budget, at least one if the queue is not empty."""
         jobs: list[Job] = []
         room = self.predictor.budget
         while self.line and (not jobs or self.line[0].weight <= room):
@@ -182,8 +183,10 @@ class Batcher:
 
 
 def guessed_tokens(item: Input) -> int:
-    """Before they are counted: four bytes of text to a token, in English as in Chinese, more or less. A text with
-    labels or options is read once with each."""
+    """Estimate the number of tokens before encoding: about four bytes per token, in English and in Chinese.
+
+    A text with labels or options is read once per label or option.
+    """
     once = sum(_bytes(value) for value in item.values() if isinstance(value, str))
     lists = [value for value in item.values() if isinstance(value, (list, tuple))]
     with_each = [_bytes(str(text)) for texts in lists for text in texts] or [0]
@@ -195,7 +198,7 @@ def _bytes(text: str) -> int:
 
 
 def checked(predictor: Predictor, items: Sequence[Any]) -> list[Input]:
-    """All of them, or an error that says which is wrong."""
+    """Check all inputs. An error names the index of the wrong input."""
     return [_checked(predictor, number, item) for number, item in enumerate(items)]
 
 

@@ -1,4 +1,4 @@
-"""``deberta serve``: load the models, then serve until SIGTERM or Ctrl-C; what is under way is finished first."""
+"""``deberta serve``: load models and serve until SIGTERM or Ctrl-C. Open requests are finished before exit."""
 
 import errno
 import logging
@@ -21,7 +21,7 @@ def serve(
     labels: list[str] | None = None,
     **limits: Any,
 ) -> None:
-    """``specs``: [NAME=]MODEL[::TASK], for example sentiment=runs/sst2 or runs/mnli::zero-shot."""
+    """Serve ``specs``: [NAME=]MODEL[::TASK], for example sentiment=runs/sst2 or runs/mnli::zero-shot."""
     try:
         import uvicorn
 
@@ -33,7 +33,7 @@ def serve(
     if host not in ("127.0.0.1", "localhost", "::1") and api_key is None:
         print(f"deberta: serving on {host} without an API key: whoever reaches it may use it", file=sys.stderr)
     with ExitStack() as closing:
-        sockets = [closing.enter_context(made) for made in bound(host, port)]  # a taken port is told before the loading
+        sockets = [closing.enter_context(made) for made in bound(host, port)]  # fail on a used port before loading
         models = []
         for spec in specs:
             name, path, task = parse(spec)
@@ -46,7 +46,7 @@ def serve(
 
         class Server(uvicorn.Server):
             def handle_exit(self, sig: int, frame: Any) -> None:
-                app.state.ready = False  # /ready says so while the last requests are answered
+                app.state.ready = False  # /ready gives 503 while the last requests are answered
                 super().handle_exit(sig, frame)
 
         patience = int(within.seconds) + 5
@@ -56,7 +56,7 @@ def serve(
 
 
 def bound(host: str, port: int) -> list[socket.socket]:
-    """A socket on each address of the host. They do not listen yet: until the models are loaded nobody gets through."""
+    """Bind a socket to each address of the host. They do not listen yet: no connections before models are loaded."""
     made: list[socket.socket] = []
     try:
         found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
@@ -73,11 +73,11 @@ def bound(host: str, port: int) -> list[socket.socket]:
 
 
 def _bound(family: int, address: Any) -> socket.socket | None:
-    """None for an address that this machine has not, as ::1 where there is no IPv6: localhost has another."""
+    """Bind one socket. Returns None if the machine lacks the address, for example ::1 without IPv6."""
     made = None
     try:
         made = socket.socket(family, socket.SOCK_STREAM)
-        if sys.platform != "win32":  # there it would let two servers have one port
+        if sys.platform != "win32":  # on Windows, SO_REUSEADDR lets two servers share a port
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
@@ -92,7 +92,7 @@ def _bound(family: int, address: Any) -> socket.socket | None:
 
 
 def parse(spec: str) -> tuple[str, str, str | None]:
-    """Name, path or hub name, task."""
+    """Parse [NAME=]MODEL[::TASK] into (name, path or hub name, task)."""
     name, equals, rest = spec.partition("=")
     path, _, task = (rest if equals else spec).partition("::")
     if not path or (equals and not name):

@@ -1,4 +1,4 @@
-"""What the endpoints take and give. Results are the predictors' own (inference/results.py)."""
+"""Request and response schemas. Results are the predictors' own types (inference/results.py)."""
 
 from typing import Any, Generic, TypeVar
 
@@ -8,7 +8,7 @@ from debertakit.inference.results import Answers, Chosen, Classification, Embedd
 
 R = TypeVar("R")
 LABELS = 128
-"""Labels or options of one text at most: it is read once with each."""
+"""Maximum labels or options per text: the model reads the text once for each."""
 
 
 class Strict(BaseModel):
@@ -85,4 +85,4 @@ BODIES: dict[str, tuple[Any, Any]] = {
     "score": (Request[Pair], Response[Score]),
     "embed": (Request[TextInput], Response[Embedding]),
 }
-"""What the endpoint of each task takes, and what it gives."""
+"""Task -> (request schema, response schema)."""
