@@ -1,4 +1,4 @@
-"""A real headless Chromium, spoken to over its debugging pipe: no driver, no network, no further package."""
+"""Drive a headless Chromium through its debugging pipe, without a driver, network or extra package."""
 
 import base64
 import json
@@ -16,8 +16,8 @@ class Chromium:
         to_browser, self._write = os.pipe()
         self._read, from_browser = os.pipe()
 
-        def place() -> None:  # the browser reads descriptor 3 and writes 4
-            # Out of each other's way first: either may already be 3 or 4.
+        def place() -> None:  # the browser reads from descriptor 3 and writes to 4
+            # Duplicate first: either descriptor may already be 3 or 4.
             reading, writing = os.dup(to_browser), os.dup(from_browser)
             os.dup2(reading, 3)
             os.dup2(writing, 4)
@@ -95,7 +95,7 @@ class Chromium:
         self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
     def screenshot(self, file: Path) -> None:
-        # Two frames, so that canvases that watch their size have painted.
+        # Wait two frames, so that canvases that observe their size are painted.
         self.run("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
         shot = self.call("Page.captureScreenshot", captureBeyondViewport=True)
         file.write_bytes(base64.b64decode(shot["data"]))

@@ -1,9 +1,9 @@
-"""Shared by all tests: one thread (unless OMP_NUM_THREADS says more), no network, small models, fixed examples."""
+"""Shared by all tests: one thread (unless OMP_NUM_THREADS is set), no network, small models, fixed examples."""
 
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny: a second thread would only wait
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # the models are tiny; more threads do not help
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import pytest
@@ -36,13 +36,13 @@ def browser(tmp_path_factory):
 
 
 def small(name: str = "deberta-v3-base", **overrides) -> DebertaConfig:
-    """A released variant, narrow and shallow."""
+    """Config of a released variant, made narrow and shallow."""
     shape = {"num_hidden_layers": 2, "hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 64}
     return preset(name, **{**shape, "vocab_size": 101, "num_labels": 3, **overrides})
 
 
 def randomise(model: torch.nn.Module, std: float = 0.2) -> torch.nn.Module:
-    """Weights large enough that attention is far from uniform and every bias matters."""
+    """Draw weights large enough that attention is far from uniform and every bias matters."""
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, std)

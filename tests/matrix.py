@@ -130,14 +130,14 @@ def run(row: Row, folder: Path, workers: str) -> dict:
 
 
 def install(row: Row, folder: Path) -> Path:
-    """The Python of the row's own environment, made by `make install` where it is missing or out of date."""
+    """Return the Python of the row's environment. `make install` creates or updates the environment if needed."""
     venv, constraints = folder / row.name, folder / f"{row.name}.txt"
     wanted = {
         "constraints.txt": (ROOT / "constraints.txt").read_text(),
         "lowest": "\n".join(f"{name}=={floor}" for name, floor in floors()) + "\n",
         "newest": "",
     }[row.versions]
-    if not constraints.exists() or constraints.read_text() != wanted:  # make compares the dates of files
+    if not constraints.exists() or constraints.read_text() != wanted:  # write only changes: make compares file dates
         constraints.write_text(wanted)
     command = ["make", "--no-print-directory", "install", f"PYTHON={interpreter(row.python)}", f"VENV={venv}"]
     subprocess.run([*command, f"CONSTRAINTS={constraints}"], cwd=ROOT, check=True)
@@ -145,13 +145,13 @@ def install(row: Row, folder: Path) -> Path:
 
 
 def floors() -> list[tuple[str, str]]:
-    """The lower bounds in pyproject.toml: [("torch", "2.9"), ...]"""
+    """Read the lower bounds in pyproject.toml: [("torch", "2.9"), ...]"""
     _, _, requirements = (ROOT / "pyproject.toml").read_text().partition("\ndependencies = [")
     return re.findall(r'"([a-z-]+)(?:\[\w+\])?>=([\d.]+)', requirements)
 
 
 def interpreter(version: str) -> Path:
-    """`python3.10` from pyenv or the PATH."""
+    """Find `python3.10` (for example) in pyenv or on the PATH."""
     pyenv = sorted((Path.home() / ".pyenv" / "versions").glob(f"{version}.*/bin/python"))
     found = pyenv[-1] if pyenv else shutil.which(f"python{version}")
     if found is None:
@@ -181,7 +181,7 @@ def table_line(result: dict) -> str:
 
 
 def write_table(file: Path, results: list[dict]) -> None:
-    """Replace what stands between the two marks in the file."""
+    """Replace the text between the two markers in the file."""
     head = "| row | settings | Python | versions | torch's CPU capability, our kernel | tests | outcome | time | run |"
     machines = sorted({result["machine"] for result in results})
     table = "\n".join([f"Machine: {'; '.join(machines)}.", "", head, "|---" * 9 + "|", *map(table_line, results)])

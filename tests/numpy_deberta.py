@@ -1,4 +1,4 @@
-"""DeBERTa in numpy, from the equations, sharing no code with the package: what the models are checked against."""
+"""Independent DeBERTa in numpy, written from the equations without package code, to check the models against."""
 
 import math
 
@@ -12,7 +12,7 @@ def gelu(x):
 
 
 class NumpyDeberta:
-    """A v2/v3 checkpoint (state dict) and the numbers that its config gives."""
+    """A v2/v3 model from a state dict and its config."""
 
     def __init__(self, state, config):
         self.w = {key: value.detach().double().numpy() for key, value in state.items()}
@@ -34,7 +34,7 @@ class NumpyDeberta:
         return min(max((size if distance > 0 else -size) + k, 0), 2 * k - 1)
 
     def layer(self, index, memory, query, query_positions=None):
-        """One layer with keys and values from ``memory`` and queries, residual included, from ``query``."""
+        """Run one layer with keys and values from ``memory``, and queries and residual from ``query``."""
         at = f"deberta.encoder.layer.{index}"
         heads = self.config.num_attention_heads
         table = self.norm("deberta.encoder.LayerNorm", self.w["deberta.encoder.rel_embeddings.weight"])
@@ -69,7 +69,7 @@ class NumpyDeberta:
         return x
 
     def masked_lm(self, ids, steps=2):
-        """Logits of every token through the mask decoder."""
+        """Return the logits of every token, computed with the mask decoder."""
         last = self.config.num_hidden_layers - 1
         below = self.hidden(ids, last)
         query = below + self.w["deberta.embeddings.position_embeddings.weight"][: len(ids)]
@@ -81,7 +81,7 @@ class NumpyDeberta:
         return inner @ words.T + self.w["lm_predictions.lm_head.bias"]
 
     def replaced(self, ids):
-        """Replaced-token logits."""
+        """Return the replaced-token logits."""
         hidden = self.hidden(ids, self.config.num_hidden_layers)
         x = self.norm("mask_predictions.LayerNorm", hidden[:1] + hidden)
         return self.linear("mask_predictions.classifier", gelu(self.linear("mask_predictions.dense", x)))[:, 0]

@@ -25,7 +25,7 @@ LENGTH = 12
 
 
 def own(kind: str, name: str = "deberta-v3-base", **fields: Any) -> Any:
-    """Our class with random weights, the same at every call, and no mask decoder: the function of the stock class."""
+    """Build our class with fixed random weights and no mask decoder, so that it computes the same as the stock one."""
     if kind == "ForQuestionAnswering":
         fields.setdefault("num_labels", 2)
     config = small(name, **{"emd_steps": 0, **fields})
@@ -40,7 +40,7 @@ def stock_class(model: Any) -> Any:
 
 
 def stock_twin(model: Any) -> Any:
-    """The stock model with the weights of our model."""
+    """Build the stock model with the weights of our model."""
     cls = stock_class(model)
     twin = cls(cls.config_class.from_dict(model.config.to_dict()))
     twin.load_state_dict(model.state_dict())
@@ -48,7 +48,7 @@ def stock_twin(model: Any) -> Any:
 
 
 def pair(variant: str, kind: str = "ForSequenceClassification", name: str = "deberta-v3-base", **fields: Any) -> Any:
-    """(model under test, stock model), with equal weights."""
+    """Return (model under test, stock model) with equal weights."""
     model = own(kind, name, **fields)
     stock = stock_twin(model)
     return (model if variant == "own" else accelerate(copy.deepcopy(stock))), stock
@@ -82,13 +82,13 @@ def labels(kind: str) -> dict[str, Tensor]:
 
 
 def scalar(output: Any) -> Tensor:
-    """The loss, or for the bare encoder the mean square of its output."""
+    """Return the loss, or the mean square of the output of a bare encoder."""
     loss = getattr(output, "loss", None)
     return output.last_hidden_state.square().mean() if loss is None else loss
 
 
 def main_outputs(kind: str, output: Any, mask: Tensor) -> list[Tensor]:
-    """The tensors that a user reads from a head. Rows at padding are left out."""
+    """Return the main output tensors of a head, without padding rows."""
     if kind in ("ForSequenceClassification", "ForMultipleChoice"):
         return [output.logits]
     names = ("start_logits", "end_logits") if kind == "ForQuestionAnswering" else ("logits",)
@@ -97,7 +97,7 @@ def main_outputs(kind: str, output: Any, mask: Tensor) -> list[Tensor]:
 
 
 def assert_same(actual: Any, expected: Any, tolerance: float = 2e-5) -> None:
-    """Equal up to rounding; tensors, or sequences of tensors of the same length."""
+    """Assert that tensors, or equally long sequences of tensors, are equal up to rounding."""
     if isinstance(expected, Tensor):
         torch.testing.assert_close(actual, expected, atol=tolerance, rtol=1e-4)
         return

@@ -43,7 +43,7 @@ def test_outputs_and_gradients_are_unchanged(name):
     for key in grads:
         torch.testing.assert_close(grads[key], fast_grads[key], atol=1e-5, rtol=1e-4)
     assert torch.equal(before.last_hidden_state, after.last_hidden_state)
-    assert not torch.equal(before.last_hidden_state, fast.last_hidden_state)  # another rounding: our path ran
+    assert not torch.equal(before.last_hidden_state, fast.last_hidden_state)  # rounding differs, so our path ran
 
 
 def test_the_model_keeps_its_class_weights_and_file(tmp_path):
@@ -105,7 +105,7 @@ def test_attentions_still_come_out(padded):
 
 @pytest.mark.parametrize("length", [513, 700])
 def test_past_512_tokens_the_distance_rule_is_the_one_asked_for(length):
-    """Stock reads row 0 for distances below -511; Microsoft clamps them to row 1."""
+    """For distances below -511, stock reads row 0; Microsoft clamps them to row 1."""
     model = stock("deberta-v3-base", num_hidden_layers=1)
     ids = torch.randint(1, 101, (1, length))
     with torch.no_grad():
@@ -115,12 +115,12 @@ def test_past_512_tokens_the_distance_rule_is_the_one_asked_for(length):
         ours = DebertaModel(small(emd_steps=0, num_hidden_layers=1)).eval()
         ours.load_state_dict(model.state_dict())
         torch.testing.assert_close(clamped, ours(ids).last_hidden_state, atol=1e-5, rtol=0)
-    if length == 700:  # at 513, one pair of tokens makes the difference
+    if length == 700:  # at length 513, only one pair of tokens differs
         assert not torch.allclose(clamped, before, atol=1e-3)
 
 
 def test_a_saved_accelerated_model_is_a_stock_model(tmp_path):
-    """torch.save keeps no trace of this package; a copy in memory stays accelerated."""
+    """torch.save stores no reference to this package; a copy in memory stays accelerated."""
     model = accelerate(stock("deberta-v3-base"))
     torch.save(model, tmp_path / "model.pt")
     code = (

@@ -23,7 +23,7 @@ def same(a, b):
 
 
 def microsoft_folder(folder, config, state, **files):
-    """Microsoft's own shape: half precision pickles, a config without model_type."""
+    """Write Microsoft's own format: half-precision pickles and a config without model_type."""
     folder.mkdir(exist_ok=True)
     torch.save({key: value.half() for key, value in state.items()}, folder / "pytorch_model.bin")
     for name, other in files.items():
@@ -60,7 +60,7 @@ def test_a_fine_tuned_model_still_carries_the_mask_decoders_positions(tmp_path):
     tuned = DebertaForSequenceClassification.from_pretrained(tmp_path / "a")
     positions = tuned.deberta.embeddings.position_embeddings.weight
     assert torch.equal(positions, pretrained.deberta.embeddings.position_embeddings.weight)
-    assert not positions.requires_grad  # nothing trains it, weight decay must not either
+    assert not positions.requires_grad  # not trained, so weight decay must not change it either
     tuned.save_pretrained(tmp_path / "b")
     assert "deberta.embeddings.position_embeddings.weight" in load_file(tmp_path / "b" / "model.safetensors")
 
@@ -83,7 +83,7 @@ def test_microsofts_file_with_every_head(name, tmp_path):
     state = {k.replace("deberta.", "bert.", 1): v for k, v in state.items()}
     folder = microsoft_folder(tmp_path / "ms", config, state)
     loaded = DebertaForMaskedLM.from_pretrained(folder)
-    assert loaded.dtype == torch.float32  # though the file is in half precision
+    assert loaded.dtype == torch.float32  # although the file is in half precision
     assert loaded.config.model_type == config.model_type
     assert loaded.config.emd_steps == 2
     assert same({k: v.half().float() for k, v in mlm.state_dict().items()}, loaded.state_dict())
@@ -202,7 +202,7 @@ def test_an_unknown_activation_is_named():
 
 
 def test_config_of_a_file_with_v2_names_and_v1_type(tmp_path):
-    """Microsoft's newer trainer splits v1's fused projections and leaves the config as it was."""
+    """Microsoft's newer trainer splits v1's fused projections but does not change the config."""
     model = randomise(DebertaModel(small(share_att_key=False, norm_rel_ebd="none", position_buckets=-1)))
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

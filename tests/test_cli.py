@@ -1,4 +1,4 @@
-"""The command as a user runs it: in a process of its own, and where that shows nothing more, within this one."""
+"""Run the command as a user does: in a subprocess, or in this process if a subprocess would test nothing more."""
 
 import json
 import subprocess
@@ -23,7 +23,7 @@ def deberta(*arguments, code=0):
 
 @pytest.fixture
 def within(monkeypatch, capfd):
-    """The same without a process to wait for."""
+    """Run the command in this process."""
 
     def run(*arguments, code=0):
         monkeypatch.setattr(sys, "argv", ["deberta", *map(str, arguments)])
@@ -105,7 +105,7 @@ def test_a_missing_file_is_named_without_its_number():
 
 
 def test_mistakes_with_a_model_at_hand(model, tmp_path):
-    """In processes of their own: what transformers says when it loads a model would be heard there."""
+    """Use subprocesses, so that messages of transformers while loading a model would be noticed."""
     broken = tmp_path / "broken"
     broken.mkdir()
     for file in model.iterdir():

@@ -64,7 +64,7 @@ def test_bad_files_are_named(tmp_path):
 
 
 def test_a_file_keeps_the_fields_of_other_software_and_the_constructor_refuses_them(tmp_path):
-    """Names that resemble ours too: real files hold max_seq_length, cls_token_id, num_layers and the like."""
+    """Also names that resemble ours: real files contain max_seq_length, cls_token_id, num_layers and so on."""
     small().save_pretrained(tmp_path)
     content = json.loads((tmp_path / "config.json").read_text())
     foreign = {"sentence_transformers": {"version": "5"}, "max_seq_length": 3, "cls_token_id": 1, "hiden_size": 3}

@@ -30,7 +30,7 @@ def test_masked_rows_alone_give_what_all_rows_give(name):
 
 
 def test_with_nothing_to_add_and_one_pass_it_is_the_last_layer():
-    """The paper: I = H and n = 1 is the ordinary decoder."""
+    """The paper: with I = H and n = 1, the mask decoder is the ordinary decoder."""
     config = small(emd_steps=1)
     model = randomise(DebertaForMaskedLM(config)).deberta
     packed = pack_input(config, torch.randint(1, 101, (2, 8)), None)
@@ -50,7 +50,7 @@ def test_absolute_positions_reach_the_logits_and_learn():
     labels[0, 2] = 7
     model.train()(ids, labels=labels).loss.backward()
     assert table.grad[2].abs().sum() > 0
-    assert table.grad[[0, 1, 3]].abs().sum() == 0  # only the masked row's position is decoded
+    assert table.grad[[0, 1, 3]].abs().sum() == 0  # only the masked position is decoded
 
 
 def test_past_the_table_the_last_position_serves():

@@ -58,7 +58,7 @@ def test_masked_lm_loss_is_the_same_in_training_and_evaluation():
 
 @pytest.mark.parametrize("num_labels", [1, 3])
 def test_sequence_classification_learns_a_rule(num_labels):
-    """The class is the first word: every head must at least learn that."""
+    """The class depends only on the first word."""
     config = small(num_labels=num_labels, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = DebertaForSequenceClassification(config).train()
     ids = torch.randint(1, 101, (24, 6))
@@ -76,7 +76,7 @@ def test_sequence_classification_learns_a_rule(num_labels):
 @pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])
 @pytest.mark.parametrize("padding", ["none", "right", "left", "empty"])
 def test_the_last_layer_computes_first_tokens_alone(name, padding):
-    """Asked for hidden states, the model runs it whole: same logits, same gradients. Hooks of the layer see both."""
+    """With output_hidden_states the last layer runs on all tokens: same logits and gradients. Hooks run either way."""
     model = randomise(DebertaForSequenceClassification(small(name, num_hidden_layers=3)))
     ids, mask = torch.randint(5, 101, (4, 9)), torch.ones(4, 9, dtype=torch.long)
     if padding != "none":
@@ -160,7 +160,7 @@ def test_trainer_trains_saves_and_resumes(tmp_path):
 
 
 def test_an_adapter_that_is_switched_off_is_off_in_the_positions_too():
-    """Projections of the relative table are kept between calls, and an adapter changes no weight that they know."""
+    """Cached projections of the relative table must notice an adapter, which does not change the base weights."""
     peft = pytest.importorskip("peft")
     model = randomise(DebertaModel(small()))
     ids = torch.randint(4, 101, (2, 20))

@@ -100,7 +100,7 @@ def test_position_projections_are_kept_until_a_weight_changes():
             lambda: model.double(),
             lambda: model.float(),
             lambda: model.load_state_dict({k: v * 1.1 for k, v in model.state_dict().items()}),
-            # Changes that leave no trace in torch: a merged adapter writes through .data.
+            # Changes that torch does not record: a merged adapter writes through .data.
             lambda: att.key_proj.weight.data.add_(0.1),
             lambda: att.query_proj.bias.data[0].add_(0.1),
             lambda: model.encoder.rel_embeddings.weight.data.copy_(model.encoder.rel_embeddings.weight.flip(0)),
@@ -108,7 +108,7 @@ def test_position_projections_are_kept_until_a_weight_changes():
             change()
             torch.testing.assert_close(model(ids).last_hidden_state, fresh(), atol=0, rtol=0)
     model(ids).last_hidden_state.sum().backward()
-    assert att.key_proj.weight.grad is not None  # with gradients on, nothing is taken from the cache
+    assert att.key_proj.weight.grad is not None  # with gradients, the cache is not used
 
 
 def test_a_frozen_model_trusts_its_cached_projections():
@@ -120,13 +120,13 @@ def test_a_frozen_model_trusts_its_cached_projections():
         cached = _cache[att]
         att.key_proj.weight.data.add_(0.1)
         model(ids)
-        assert _cache[att] is cached  # the promise was broken, and nothing looked
+        assert _cache[att] is cached  # stale: a frozen model does not check its weights
         expected = copy.deepcopy(model).double()(ids).last_hidden_state
         torch.testing.assert_close(model.double()(ids).last_hidden_state, expected, atol=0, rtol=0)
 
 
 def test_hooks_on_a_projection_are_not_passed_by():
-    """They may change its output without changing a weight."""
+    """Hooks may change the output of a projection without changing its weights."""
     model = randomise(DebertaModel(small()))
     ids = torch.randint(1, 101, (1, 6))
     with torch.no_grad():
@@ -142,7 +142,7 @@ def test_hooks_on_a_projection_are_not_passed_by():
 
 @pytest.mark.parametrize("how", ["fused", "foreach"])
 def test_position_projections_are_forgotten_at_an_optimisers_step(how):
-    """A fused step does not raise the version of what it changes, and may come right after an evaluation."""
+    """A fused step does not increment the version of the weights, and may come right after an evaluation."""
     model = randomise(DebertaModel(small()))
     ids = torch.randint(1, 101, (1, 6))
     optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, **{how: True})
@@ -157,7 +157,7 @@ def test_position_projections_are_forgotten_at_an_optimisers_step(how):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_autocast_stays_finite_where_stock_overflows(dtype):
-    """The mDeBERTa overflow: large projections, 512 tokens, scores past 65504."""
+    """The mDeBERTa overflow: large projections, 512 tokens, scores above 65504."""
     config = small(num_hidden_layers=1, emd_steps=0)
     model = DebertaModel(config).eval()
     with torch.no_grad():
@@ -192,7 +192,7 @@ def test_absolute_positions_at_the_input():
 
 
 def test_content_times_position_attention_as_a_config():
-    """Seed documents 000 and 004: a content attention times a position attention, renormalised, is c2c + p2p."""
+    """The renormalised product of content and position attention (seed documents 000 and 004) is c2c + p2p."""
     config = small(pos_att_type=["p2p"], num_hidden_layers=1, emd_steps=0)
     model = randomise(DebertaModel(config))
     ids = torch.randint(1, 101, (1, 9))
@@ -243,7 +243,7 @@ def test_bad_input_is_named(inputs, message):
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_both_kinds_of_checkpointing_give_the_same_gradients(reentrant):
-    """The relative table is shared by all layers: its gradient must leave each checkpointed layer as an input."""
+    """All layers share the relative table, so each checkpointed layer must take the table as an input for gradients."""
     model = DebertaModel(small(num_hidden_layers=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)).train()
     embedded = torch.randn(2, 12, 32, requires_grad=True)
     grads = []

@@ -1,4 +1,4 @@
-"""Which precision a request becomes, on a device with native bf16 and on one without."""
+"""Resolution of the requested precision, on devices with and without native bf16."""
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_a_value_of_the_variable_that_means_nothing(monkeypatch):
         ("auto", "fp32", "fp32", "fp32"),  # a run keeps its precision on any machine
         ("auto", "bf16", "bf16", "bf16"),
         ("fp32", "fp32", "fp32", "fp32"),
-        ("auto", "auto", "fp32", "bf16"),  # version 1 recorded no more than that
+        ("auto", "auto", "fp32", "bf16"),  # version 1 recorded only "auto"
         ("fp32", "auto", "fp32", "fp32"),
     ],
 )

@@ -10,7 +10,7 @@ from debertakit.attention import positions
 def test_variants_pass(name):
     row = verification.verify_variant(name)
     assert row.passed, row
-    assert row.hidden > 0  # two implementations never agree to the last bit: something was compared
+    assert row.hidden > 0  # two implementations never agree to the last bit, so 0 would mean no comparison
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_it_notices_a_wrong_scale(quick, monkeypatch):
 
 
 def test_it_notices_distances_that_are_not_clamped(quick, monkeypatch):
-    """What stock transformers does past 512 tokens."""
+    """Imitate stock transformers, which does not clamp distances beyond 512 tokens."""
     clamped = positions.log_bucket
     monkeypatch.setattr(positions, "log_bucket", lambda x, *rule: clamped(x, *rule) - (x <= -511))
     positions._build.cache_clear()

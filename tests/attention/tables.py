@@ -1,10 +1,10 @@
-"""Attention called with loose position tables, as tests draw them."""
+"""Call attention with separate position tables."""
 
 from debertakit.attention import PositionTables
 
 
 def with_tables(attend):
-    """``attend`` with loose tables, one term for each that is given."""
+    """Wrap ``attend`` to take pos_k and pos_q. Each table that is not None adds its term (c2p, p2c)."""
 
     def call(q, k, v, pos_k, pos_q, layout, relative, *rest, **options):
         terms = ("c2p",) * (pos_k is not None) + ("p2c",) * (pos_q is not None)

@@ -1,4 +1,4 @@
-"""The fused kernel against the reference: values and gradients of q, k, v and both position tables."""
+"""Compare the fused kernel with the reference: values, and gradients of q, k, v and both position tables."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,8 +16,8 @@ from tests.attention.tables import with_tables
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
 
 V3 = RelativePositions(span=256, buckets=256, max_position=512)
-# Small spans, so that short texts saturate: exact (v1), log buckets, and buckets so steep that rows are skipped.
-# With a span of 15 the last exact row ends a group of eight.
+# Small spans, so that short texts reach the clamp: exact (v1), log buckets, and buckets steep enough to skip rows.
+# With span 15, the last exact row is also the last of a group of eight.
 RULES = [
     RelativePositions(span=9),
     RelativePositions(span=15),
@@ -73,7 +73,7 @@ def check(layout: Layout, relative: RelativePositions, heads=2, d=16, dropout=0.
     seed=st.integers(0, 2**16),
 )
 def test_equals_the_reference(runs, heads, d, relative, shift, dropout, seed):
-    """``shift`` moves the queries against the keys: groups of eight start at any distance, or all are far."""
+    """``shift`` moves queries relative to keys: groups of eight start at any distance, or all distances are clamped."""
     torch.manual_seed(seed)
     layout = lengths(*runs)
     check(replace(layout, q_positions=layout.q_positions + shift), relative, heads, d, dropout)
@@ -91,7 +91,7 @@ def test_equals_the_reference(runs, heads, d, relative, shift, dropout, seed):
     seed=st.integers(0, 2**16),
 )
 def test_holes_subsets_and_orders(columns, sequences, density, asked, order, relative, dropout, seed):
-    """Positions with gaps, some of the query rows only, and partial sight, in every combination."""
+    """Combine gaps in the positions, subsets of query rows, and causal or prefix masks."""
     torch.manual_seed(seed)
     mask = torch.rand(sequences, columns) < density
     mask[0, 0] = True
@@ -109,11 +109,11 @@ def test_holes_subsets_and_orders(columns, sequences, density, asked, order, rel
 @pytest.mark.parametrize(
     ("layout", "relative"),
     [
-        (lengths(700), V3),  # past the last bucket in one direction and the other
+        (lengths(700), V3),  # beyond the last bucket in both directions
         (lengths(513, 129), V3),
         (lengths(640).causal(), V3),
         (lengths(600), RelativePositions(span=512)),
-        (lengths(600), RelativePositions(span=9)),  # whole tiles past the last row
+        (lengths(600), RelativePositions(span=9)),  # whole tiles beyond the last row
         (lengths(600).at_rows(torch.arange(3, 600, 7)), V3),
     ],
     ids=["one", "two", "causal", "exact", "narrow", "rows"],
@@ -125,7 +125,7 @@ def test_long_texts(layout, relative):
 
 @pytest.mark.parametrize(("queries", "keys"), [([5, 0, 40], [33, 7, 1]), ([1, 1], [150, 9]), ([0, 3], [20, 0])])
 def test_queries_of_another_length(queries, keys):
-    """Cross-attention and cached decoding: lengths differ, either may be empty, and nothing seen gives zeros."""
+    """Cross-attention and cached decoding: lengths differ, either may be 0, and a query without keys gives zeros."""
     torch.manual_seed(1)
     q, k = lengths(*queries), lengths(*keys)
     layout = replace(k, q_offsets=q.q_offsets, q_positions=q.q_positions + 4, max_q=q.max_q)
@@ -175,7 +175,7 @@ def test_a_table_cut_to_the_rows_within_reach():
 
 
 def test_strided_inputs_are_read_in_place(monkeypatch):
-    """q, k and v as views of one fused projection, by thirds (v2, v3) and head by head (v1)."""
+    """q, k and v are views of one fused projection, split into thirds (v2, v3) or per head (v1)."""
     torch.manual_seed(6)
     layout, table = lengths(40, 9), torch.randn(18, 2, 2, 24)
     thirds = torch.randn(49, 3, 2, 24).unbind(1)
@@ -198,7 +198,7 @@ def test_a_strided_last_dimension_is_copied():
 
 
 def test_gradients_that_are_broadcast():
-    """sum() sends back a tensor of stride zero."""
+    """The gradient of sum() is a tensor with stride 0."""
     torch.manual_seed(8)
     layout = lengths(30)
     inputs = tensors(layout, 2, 16, 18)
@@ -212,7 +212,7 @@ def test_gradients_that_are_broadcast():
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_in_and_out(dtype):
-    """Inputs and results are rounded, nothing between them is: as close as one rounding allows."""
+    """Only inputs and outputs are rounded, so the error is that of one rounding."""
     torch.manual_seed(9)
     layout = lengths(60, 33)
     full = tensors(layout, 2, 32, 18)
@@ -238,7 +238,7 @@ def _threads():
 @pytest.mark.usefixtures("_threads")
 @pytest.mark.parametrize("runs", [(300, 90, 130), (400,)])
 def test_threads_do_not_change_the_result(runs):
-    """Bit for bit forward; backward too at one thread count, up to the order of sums between counts."""
+    """Forward is bitwise equal for any thread count, backward only for equal counts (the order of sums changes)."""
     torch.manual_seed(10)
     layout = lengths(*runs)
     inputs = tensors(layout, 2, 16, 512)
@@ -280,7 +280,7 @@ def _baseline():
 @pytest.mark.usefixtures("_baseline")
 @pytest.mark.parametrize("relative", RULES)
 def test_without_avx2(relative):
-    """What runs on a CPU that has none of the better instruction sets."""
+    """Test the code path for CPUs without AVX2 or better."""
     torch.manual_seed(18)
     check(lengths(300, 37), relative, heads=1, d=24, dropout=0.1)
     holes, _ = Layout.from_mask(torch.rand(2, 60) < 0.8)
@@ -362,7 +362,7 @@ def test_compiled_with_changing_lengths_equals_eager():
 
 
 def test_exported_with_the_operator_in_the_graph():
-    fresh = RelativePositions(span=8, buckets=8, max_position=31)  # its lookup is first made while tracing
+    fresh = RelativePositions(span=8, buckets=8, max_position=31)  # not cached: its lookup is built during tracing
 
     class Attention(torch.nn.Module):
         def forward(self, q, k, v, pos_k, pos_q, q_offsets, positions):
@@ -423,7 +423,7 @@ def test_second_derivatives_equal_those_of_the_reference():
 
 
 def test_forward_mode_keeps_the_tangent():
-    """Our operator would drop it."""
+    """The fused operator would drop the tangent, so forward mode must not use it."""
     layout = lengths(5)
     q, k, v, tangent = (torch.randn(5, 2, 8) for _ in range(4))
     attend = partial(disentangled_attention, positions=None, layout=layout, scale=0.3)
@@ -450,7 +450,7 @@ def test_the_content_hash_sees_a_change_of_any_byte(size, data):
 def test_rows_that_change_places_change_the_content_hash():
     rows = torch.randn(64, 64)
     assert cpu.content_hash(rows) != cpu.content_hash(rows.flip(0).contiguous())
-    assert cpu.content_hash(rows.t()) is None  # not dense: nobody may trust a hash of its memory
+    assert cpu.content_hash(rows.t()) is None  # not dense, so its memory cannot be hashed
 
 
 def test_supports_leaves_the_rest_to_the_reference():

@@ -1,4 +1,4 @@
-"""FlexAttention's score and mask functions on CPU, where torch runs them unfused and forward only."""
+"""FlexAttention's score and mask functions on CPU, where torch runs them unfused and without backward."""
 
 import pytest
 import torch

@@ -26,7 +26,7 @@ def positions(pos_k, pos_q, *terms):
 
 
 def by_loops(q, k, v, pos_k, pos_q, layout, terms=("c2p", "p2c"), scale=SCALE):
-    """The definition, pair by pair."""
+    """Compute attention from its definition, pair by pair."""
     lookup = RELATIVE.lookup().tolist()
     rows = []
     for s in range(layout.sequences):
@@ -53,7 +53,7 @@ def by_loops(q, k, v, pos_k, pos_q, layout, terms=("c2p", "p2c"), scale=SCALE):
 @pytest.mark.parametrize("backend", ["reference", "cpu", "flex"])
 @pytest.mark.parametrize("terms", SUBSETS, ids="+".join)
 def test_each_set_of_terms_computes_exactly_its_terms(terms, backend):
-    """Both tables are given, whatever reads them. Flex has no backward on a CPU."""
+    """Both tables are always passed, even if unused. Flex has no backward on a CPU."""
     if backend != "reference" and "p2p" in terms:
         pytest.skip("p2p is left to the reference")
     if backend == "cpu" and not cpu.available():
@@ -98,7 +98,7 @@ def test_queries_of_another_length_causal_and_with_gaps():
 
 @pytest.mark.parametrize("terms", [("p2p",), ("c2p", "p2c")])
 def test_product_of_content_and_position_attention_is_attention_of_the_sum(terms):
-    """Two descriptions multiply a content attention with a position attention; renormalised, it is this one."""
+    """The renormalised product of a content attention and a position attention equals attention with summed scores."""
     layout = Layout.from_lengths(torch.tensor([7]))
     q, k, _, pos_k, pos_q = tensors(7, 7)
     parts = score_parts(q, k, positions(pos_k, pos_q, *terms), layout, SCALE)
@@ -134,7 +134,7 @@ def test_dropout_drops_its_share_and_keeps_the_mean():
     assert not torch.equal(kept[0, 0], kept[0, 1])  # heads differ
     assert not torch.equal(kept, keep_mask(layout, 3, 0.3, torch.tensor(8)))  # seeds differ
     rows = kept[0, 0].float()
-    assert np.corrcoef(rows[0], rows[1])[0, 1] < 0.25  # neighbouring rows are unrelated
+    assert np.corrcoef(rows[0], rows[1])[0, 1] < 0.25  # neighbouring rows are uncorrelated
     v = torch.ones(300, 3, 8)
     zero = torch.zeros(300, 3, 8)
     out, _ = attend(zero, zero, v, None, layout, 1.0, dropout=0.3, seed=torch.tensor(7))

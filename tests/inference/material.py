@@ -1,4 +1,4 @@
-"""A tokenizer of whole words and characters, and small models with heads, saved as a user would have them."""
+"""A word-level tokenizer and small models with heads, saved like user checkpoints."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def model(head: str, **fields) -> torch.nn.Module:
-    """DebertaFor<head>, or the bare encoder for ""; weights large enough that texts differ."""
+    """Build DebertaFor<head> (bare encoder for ""), with weights large enough that outputs differ between texts."""
     config = small(vocab_size=len(SPECIALS) + len(WORDS) + len(CHARACTERS), **POSITIONS, **fields)
     cls = getattr(heads, f"DebertaFor{head}") if head else DebertaModel
     torch.manual_seed(0)

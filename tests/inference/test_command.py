@@ -1,4 +1,4 @@
-"""Options that do not go together are told before a model is loaded."""
+"""Invalid combinations of options are refused before a model is loaded."""
 
 from pathlib import Path
 

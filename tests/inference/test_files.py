@@ -1,4 +1,4 @@
-"""Files in, files out: order, resumption, bad rows, every format."""
+"""Prediction on files: row order, resuming, bad rows, and all formats."""
 
 import csv
 import json
@@ -85,7 +85,7 @@ def test_bad_rows_are_told_and_do_not_stop_it(tmp_path, predict, capsys):
 
 
 def read_wide(path):
-    """Cells of any length."""
+    """Read a file with cells longer than the default csv limit."""
     before = csv.field_size_limit(1 << 24)
     try:
         return read(path)
@@ -109,7 +109,7 @@ def test_one_header_for_rows_with_other_columns(tmp_path, predict, out):
 
 @pytest.mark.parametrize("out", ["csv", "jsonl", "parquet"])
 def test_long_cells(tmp_path, predict, out):
-    csv.field_size_limit(131_072)  # Python's own, which a test before this one may have moved
+    csv.field_size_limit(131_072)  # Python's default, which an earlier test may have changed
     write(tmp_path / "in.jsonl", [{"text": "the cat", "note": "x" * 200_000}] * 2)
     assert predict_file(predict, tmp_path / "in.jsonl", tmp_path / f"out.{out}").rows == 2
     assert [len(row["note"]) for row in read_wide(tmp_path / f"out.{out}")] == [200_000] * 2
@@ -185,7 +185,7 @@ def test_lists_are_for_labels_and_options(tmp_path, predict):
 
 
 def interrupted(work, blocks, monkeypatch):
-    """Ctrl-C after so many blocks."""
+    """Run ``work`` and interrupt it with Ctrl-C after ``blocks`` blocks."""
     original, left = predictor.Predictor.run, [None] * blocks
 
     def run(self, rows):
@@ -243,7 +243,7 @@ def test_a_run_that_was_cut_off_goes_on(tmp_path, predict, monkeypatch):
     with pytest.raises(ValueError, match="another job"):
         predict_file(predict, tmp_path / "in.jsonl", out, name="another model")
     predict_file(predict, tmp_path / "in.jsonl", out)
-    assert asked == [7, 7, 7, 7, 7, 2]  # two blocks, one cut off, then that one and the rest
+    assert asked == [7, 7, 7, 7, 7, 2]  # two blocks and an interrupted one; then that one again and the rest
     assert out.read_bytes() == whole.read_bytes()
 
 
@@ -254,7 +254,7 @@ def test_mistakes(tmp_path, predict):
     (tmp_path / "empty.csv").write_text("text\n", encoding="utf-8")
     with pytest.raises(ValueError, match="no rows"):
         predict_file(predict, tmp_path / "empty.csv", tmp_path / "out.csv")
-    assert not list(tmp_path.glob("out*"))  # nothing in the way of the next attempt
+    assert not list(tmp_path.glob("out*"))  # no files block the next attempt
     with pytest.raises(ValueError, match="no such file"):
         predict_file(predict, tmp_path / "none.csv", tmp_path / "x.csv")
     with pytest.raises(ValueError, match=r"\.jsonl, \.csv"):

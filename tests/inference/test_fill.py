@@ -20,7 +20,7 @@ def tokenizer():
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
-    """The paper's sentence learnt by heart: the two masks differ by where they stand."""
+    """Overfit the paper's example sentence, in which the two masks differ only in position."""
     torch.manual_seed(0)
     config = small(vocab_size=len(WORDS) + 7, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = DebertaForMaskedLM(config).train()
@@ -45,7 +45,7 @@ def test_each_mask_gets_its_word(model, tokenizer):
     assert first[0].probability > 0.5
     assert first[0].text == "a new store opened beside the new [MASK]"
     assert len(first) == 3
-    assert all(c.token_id < len(WORDS) for c in first)  # never a row past the vocabulary
+    assert all(c.token_id < len(WORDS) for c in first)  # never an unused embedding row beyond the vocabulary
 
 
 def test_transformers_pipeline_says_the_same(model, tokenizer):

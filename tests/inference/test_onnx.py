@@ -1,4 +1,4 @@
-"""The exported graph against our own models in torch, at shapes that the export never saw."""
+"""Compare the exported graph with our torch models, for several input shapes."""
 
 import subprocess
 import sys
@@ -90,7 +90,7 @@ VARIANTS = {
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_variant(variant):
-    """Through the mask decoder where there is one, and through the one-row last layer of the classifier."""
+    """Cover the mask decoder and the classifier, whose last layer computes only the first token."""
     config = VARIANTS[variant]
     if variant != "small buckets":
         check(randomise(heads.DebertaForMaskedLM(small(**config))), [(2, 19)])
@@ -118,7 +118,7 @@ def test_a_sequence_of_padding_alone_is_no_nan():
 
 
 def test_standard_operators_only_and_no_positions_computed_at_run_time():
-    """Folded: every product with a constant matrix belongs to a linear layer of the words' path."""
+    """Position projections are constants: every Gemm belongs to a linear layer on the tokens."""
     proto = onnx_model(randomise(DebertaModel(small())), opset=21)
     assert {entry.domain: entry.version for entry in proto.opset_import} == {"": 21}
     onnx.checker.check_model(proto, full_check=True)
@@ -131,7 +131,7 @@ def test_standard_operators_only_and_no_positions_computed_at_run_time():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A checkpoint with its tokenizer, as fine-tuning leaves it."""
+    """A checkpoint with its tokenizer, as fine-tuning writes it."""
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     from debertakit.text.tokenizers import wrap
@@ -172,7 +172,7 @@ def test_a_folder_runs_without_this_package(folder, tmp_path):
 
 
 def test_int8(folder, tmp_path):
-    """Near the full graph, a quarter of its linear weights, and the small head untouched."""
+    """Outputs are close to fp32, linear weights take a quarter of the space, and the small head stays in fp32."""
     full, short = export_onnx(folder, tmp_path / "full"), export_onnx(folder, tmp_path / "int8", int8=True)
     proto = onnx.load(short)
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
@@ -180,7 +180,7 @@ def test_int8(folder, tmp_path):
     assert types["classifier.weight"] == onnx.TensorProto.FLOAT
     assert sum(node.op_type == "MatMulInteger" for node in proto.graph.node) == 2 * 6
     scales = next(t for t in proto.graph.initializer if t.name == "layer.1.output.weight_scale")
-    assert list(scales.dims) == [64]  # one a channel
+    assert list(scales.dims) == [64]  # one scale per channel
     weights = onnx.numpy_helper.to_array(
         next(t for t in proto.graph.initializer if t.name == "layer.1.output.weight_quantized")
     )
@@ -197,7 +197,7 @@ def test_called_like_a_model(folder, tmp_path):
     inputs = batch((3, 8), model.config)
     with torch.no_grad():
         torch.testing.assert_close(given.eval()(**inputs).logits, model(**inputs).logits, atol=1e-4, rtol=0)
-        alone = {"input_ids": inputs["input_ids"]}  # no mask: no padding
+        alone = {"input_ids": inputs["input_ids"]}  # without a mask there is no padding
         torch.testing.assert_close(given(**alone)["logits"], model(**alone).logits, atol=1e-4, rtol=0)
     assert given.config.id2label == model.config.id2label
     with pytest.raises(ValueError, match=r"no model\.onnx in"):

@@ -1,4 +1,4 @@
-"""Predictions on a local Ray cluster of two workers, one of them killed at work: every row once, in the end."""
+"""Predict on a local Ray cluster with two workers and kill one of them: every row must appear exactly once."""
 
 import os
 import signal
@@ -33,7 +33,7 @@ def source(tmp_path):
 
 
 def kill_a_worker(folder: Path, killed: list[int]) -> None:
-    """SIGKILL to one of the workers as soon as the first blocks are written."""
+    """Send SIGKILL to one worker as soon as the first blocks are written."""
     while len(list(folder.glob("*.parquet"))) < 3:
         time.sleep(0.02)
     for process in Path("/proc").glob("[0-9]*"):
@@ -50,7 +50,7 @@ def kill_a_worker(folder: Path, killed: list[int]) -> None:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds its workers in /proc")
 def test_every_row_once_though_a_worker_was_killed(folder, source, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")
-    monkeypatch.setenv("RAY_worker_niceness", "0")  # beside other tests the workers would starve
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # at the default niceness, workers starve when other tests run
     out, killed = tmp_path / "out.parquet", []
     ray.init(num_cpus=2, include_dashboard=False, logging_level="ERROR", log_to_driver=False)
     try:

@@ -1,4 +1,4 @@
-"""Each predictor against the model asked directly."""
+"""Compare each predictor with a direct call of its model."""
 
 import json
 
@@ -340,7 +340,7 @@ def test_onnx_says_what_torch_says(head, tmp_path):
 
 
 def numbers(result):
-    """Every score in a result, in order."""
+    """List all scores of a result, in order."""
     if isinstance(result, float):
         return [result]
     if isinstance(result, list):

@@ -1,4 +1,4 @@
-"""The application: right answers to many callers at once, limits, and what it says of itself."""
+"""HTTP application: correct answers to concurrent callers, limits, metrics and status endpoints."""
 
 import asyncio
 import json
@@ -30,7 +30,7 @@ def answerer():
 
 
 def run(app, work):
-    """The coroutine ``work(client)`` against the application, started and stopped as a server would."""
+    """Start the application, await ``work(client)``, and stop the application."""
 
     async def main():
         async with app.router.lifespan_context(app):
@@ -59,7 +59,7 @@ def test_every_caller_gets_its_own_answer(classifier):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
     batches = float(next(line for line in metrics.splitlines() if line.startswith("batch_requests_count")).split()[-1])
-    assert batches < 100  # they did share them
+    assert batches < 100  # requests shared batches
     assert 'requests_total{path="/classify",status="200"} 300.0' in metrics
 
 
@@ -156,7 +156,7 @@ def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
     assert set(statuses) == {200, 429}
     assert all(int(a.headers["retry-after"]) >= 1 for a in answers if a.status_code == 429)
     assert later.status_code == 200
-    assert len(encoded) == statuses.count(200) + 1  # no work was done for those that were sent away
+    assert len(encoded) == statuses.count(200) + 1  # refused requests were not encoded
 
 
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
@@ -238,11 +238,11 @@ def test_one_explanation_at_a_time_and_not_for_ever(classifier, monkeypatch):
     slow, refused = run(app, work)
     assert (slow.status_code, refused.status_code) == (504, 429)
     assert refused.headers["retry-after"] == "1"
-    assert run(app, explain).status_code == 200  # and the next one is taken
+    assert run(app, explain).status_code == 200  # the next request is accepted
 
 
 def test_an_explanation_keeps_to_its_threads(classifier, monkeypatch):
-    """The tokenizer's settings are shared with the texts of others, the loop with all their requests."""
+    """/explain uses the one tokenizer thread, because tokenizers keep state, and does not block the event loop."""
     threads = {}
     for name in ("encode", "look", "page_data"):
         original = getattr(serving_app, name)
@@ -267,7 +267,7 @@ def test_the_page_and_the_explorer(classifier):
     parts, wrong, explained = run(create_app([Model("m", "classify", classifier)]), work)
     assert [part.status_code for part in parts] == [200] * 4
     assert parts[0].headers["content-type"].startswith("text/html")
-    assert "http://" not in parts[0].text + parts[1].text  # nothing from elsewhere
+    assert "http://" not in parts[0].text + parts[1].text  # no external resources
     assert "https://" not in parts[0].text + parts[1].text
     assert wrong.status_code == 404
     (model,) = explained.json()["models"]

@@ -1,4 +1,4 @@
-"""The line: what is let in, what leaves it, and that one caller's trouble is not another's."""
+"""Queue of the batcher: limits, cancelled requests, and isolation of errors between callers."""
 
 import asyncio
 import threading
@@ -23,7 +23,7 @@ def filler():
 
 
 def run(predictor, work, **limits):
-    """The coroutine ``work(batcher)``, between a start and a stop."""
+    """Start a batcher, await ``work(batcher)``, and stop the batcher."""
 
     async def main():
         batcher = Batcher(predictor, **limits)
@@ -37,7 +37,7 @@ def run(predictor, work, **limits):
 
 
 def held(monkeypatch, predictor):
-    """Its ``run`` waits for the event that is handed back; the rows of each call."""
+    """Make ``predictor.run`` wait for an event. Returns the event and the token ids of each call."""
     go, calls, original = threading.Event(), [], predictor.run
 
     def waits(rows):
@@ -71,9 +71,9 @@ def test_more_than_the_line_is_too_large(classifier, monkeypatch):
     async def work(batcher):
         with pytest.raises(TooLarge, match="about 503 tokens; a request may have 100"):
             await batcher.submit([{"text": "cat " * 500}])
-        assert not encoded  # told before the work
+        assert not encoded  # refused before encoding
         with pytest.raises(TooLarge, match=r"1\d\d tokens; a request may have 100"):
-            await batcher.submit([{"text": "a " * 150}])  # a guess of 78
+            await batcher.submit([{"text": "a " * 150}])  # estimated as 78
         assert batcher.waiting == 0
         assert len(await batcher.submit([{"text": "the cat"}])) == 1
 
@@ -90,7 +90,7 @@ def test_the_line_is_held_to_the_tokens_that_were_counted(classifier, monkeypatc
         await until(lambda: batcher.line)
         before = batcher.waiting
         assert before == 32
-        with pytest.raises(Busy):  # a guess of 18 fits, its 32 tokens do not
+        with pytest.raises(Busy):  # the estimate of 18 fits, the 32 tokens do not
             await batcher.submit([{"text": "a " * 30}])
         assert batcher.waiting == before
         go.set()
@@ -107,7 +107,7 @@ def test_a_caller_that_gave_up_leaves_the_line_and_is_not_run(classifier, monkey
         await until(lambda: calls)
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
             await asyncio.wait_for(batcher.submit([{"text": "a slow dog"}]), 0.3)
-        assert batcher.waiting == 0  # at once, though the model is still at work
+        assert batcher.waiting == 0  # immediately, although the model is still running
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
             await asyncio.wait_for(asyncio.shield(first), 0.05)
         go.set()
@@ -189,4 +189,4 @@ def test_masks_are_limited_and_count_in_a_batch(filler, monkeypatch):
         assert [len(result.masks) for (result,) in found] == [64] * 4
 
     run(filler, work, wait=0.3)
-    assert sizes == [3, 1]  # four would be 264 tokens, and the logits of 256 masks
+    assert sizes == [3, 1]  # four requests would be 264 tokens and 256 masks

@@ -1,4 +1,4 @@
-"""A real process on a real port: ready, answering, and finishing its work when told to end."""
+"""Run the server as a process on a real port: readiness, answers, and graceful shutdown."""
 
 import os
 import signal
@@ -26,7 +26,7 @@ def test_names_of_models():
 
 
 def refused(monkeypatch, capsys, *arguments):
-    """What ``deberta serve`` says when it ends with exit code 2: its lines. There is no model to load."""
+    """Return the stderr lines of a ``deberta serve`` that exits with code 2. The model does not exist."""
     monkeypatch.setattr(sys, "argv", ["deberta", "serve", "no-such-model", *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
@@ -69,7 +69,7 @@ def test_it_drains_on_sigterm(tmp_path):
     process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
-            for _ in range(900):  # a busy machine takes more than a minute to begin
+            for _ in range(900):  # startup takes more than a minute on a busy machine
                 assert process.poll() is None
                 try:
                     if client.get("/ready").status_code == 200:
@@ -83,14 +83,14 @@ def test_it_drains_on_sigterm(tmp_path):
             ]
             for thread in threads:
                 thread.start()
-            # They wait for company two seconds long: four times four tokens.
+            # The requests wait two seconds (--wait 2) for more: 4 requests x 4 tokens.
             while not answers and 'waiting_tokens{model="m"} 16.0' not in client.get("/metrics").text:
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
             for thread in threads:
                 thread.join()
         assert [answer.status_code for answer in answers] == [200] * 4
-        assert process.wait(60) in (0, -signal.SIGTERM)  # uvicorn ends as the signal would have ended it
+        assert process.wait(60) in (0, -signal.SIGTERM)  # uvicorn re-raises the signal after shutdown
     finally:
         process.kill()
         log.close()

@@ -1,4 +1,4 @@
-"""The page in a real browser: type, predict, open the explorer, switch layer, head and language."""
+"""Use the web page in a real browser: type, predict, open the explorer, switch layer, head and language."""
 
 import socket
 import threading
@@ -70,7 +70,7 @@ def test_type_predict_explore_and_change_language(browser, url, tmp_path):
     shown = browser.run("document.querySelector('#result .text').textContent")
     for kind in types:
         shown = shown.replace(kind, "", 1)
-    assert shown == text  # as text, not as markup, with nothing lost
+    assert shown == text  # shown as text, not as markup, and complete
     marks = browser.run("[...document.querySelectorAll('#result mark')].map(x => x.firstChild.textContent)")
     assert all(mark in text for mark in marks)
 
