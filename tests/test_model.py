@@ -85,7 +85,7 @@ def test_gradient_checkpointing_changes_no_gradient(name):
 def test_position_projections_are_kept_until_a_weight_changes():
     model = randomise(DebertaModel(small()))
     att, ids = model.encoder.layer[0].attention.self, torch.randint(1, 101, (1, 6))
-    fresh = lambda: copy.deepcopy(model)(ids).last_hidden_state  # noqa: E731  (a copy has nothing kept)
+    fresh = lambda: copy.deepcopy(model)(ids).last_hidden_state  # noqa: E731  (a copy has no cache)
     with torch.no_grad():
         first = model(ids).last_hidden_state
         kept = _cache[att]

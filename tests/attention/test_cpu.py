@@ -16,7 +16,7 @@ from tests.attention.tables import with_tables
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
 
 V3 = RelativePositions(span=256, buckets=256, max_position=512)
-# Small spans, so that short texts reach the clamp: exact (v1), log buckets, and buckets steep enough to skip rows.
+# Small spans, so that short texts reach the last row: exact (v1), log buckets, and buckets steep enough to skip rows.
 # With span 15, the last exact row is also the last of a group of eight.
 RULES = [
     RelativePositions(span=9),

@@ -172,7 +172,7 @@ def test_a_folder_runs_without_this_package(folder, tmp_path):
 
 
 def test_int8(folder, tmp_path):
-    """Outputs are close to fp32, linear weights take a quarter of the space, and the small head stays in fp32."""
+    """Outputs are close to fp32, linear weights are int8, and the small head stays in fp32."""
     full, short = export_onnx(folder, tmp_path / "full"), export_onnx(folder, tmp_path / "int8", int8=True)
     proto = onnx.load(short)
     types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
