@@ -1,10 +1,10 @@
-"""Rows to batches.
+"""Group rows into batches.
 
-Training: a step is ``batch_size`` examples, as in every recipe. Models that run unpadded (ours) take them at random.
-For the others the examples of some steps at a time are sorted by length before they are dealt, which keeps padding
-small. The order is a function of (seed, epoch) alone.
+Training: each step has ``batch_size`` examples, as in every recipe. Models that run unpadded (ours) take them in random
+order. For other models, the examples of several steps are sorted together by length, which reduces padding. The order
+depends only on (seed, epoch).
 
-Evaluation: sorted by length, as many rows to a batch as a budget of tokens allows; no padding to speak of.
+Evaluation: rows are sorted by length and grouped up to a token budget, with almost no padding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -19,11 +19,11 @@ from debertakit.finetuning.examples import Kind
 from debertakit.finetuning.features import IGNORED, Row
 
 SORTED_STEPS = 16
-"""Steps whose examples are sorted together, where padding costs."""
+"""Number of steps whose examples are sorted together, for models that need padding."""
 
 
 class TrainingOrder(Sampler[int]):
-    """Indices of rows, step after step; the Trainer cuts them into batches of ``batch_size``."""
+    """Row indices in training order. The Trainer splits them into batches of ``batch_size``."""
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, sorted_steps: int):
         self.lengths = np.asarray(lengths)
@@ -50,7 +50,7 @@ class TrainingOrder(Sampler[int]):
 
 
 def budget_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
-    """Indices sorted by length, longest first, in batches of at most ``tokens`` with padding (or of one)."""
+    """Indices sorted by length, longest first, in batches of at most ``tokens`` tokens with padding (or one row)."""
     batches: list[list[int]] = []
     room = 0
     for index in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
@@ -65,13 +65,13 @@ def budget_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 def batches_of(
     rows: Sequence[Row], collate: "Collator", budget: int, device: torch.device
 ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
-    """Evaluation: (which rows, their tensors), every row once."""
+    """Yield (row indices, tensors) for evaluation, each row once."""
     for indices in budget_batches([row.tokens for row in rows], budget):
         yield indices, {key: value.to(device) for key, value in collate([rows[i] for i in indices]).items()}
 
 
 class Collator:
-    """Rows to the tensors of a batch, padded to its longest sequence."""
+    """Converts rows to the tensors of a batch, padded to its longest sequence."""
 
     def __init__(self, tokenizer: Any, kind: Kind):
         self.pad, self.kind = tokenizer.pad_token_id, kind

@@ -1,4 +1,4 @@
-"""The benchmarks by name: ``task("rte").read(folder)``."""
+"""Benchmarks by name: ``task("rte").read(folder)``."""
 
 import difflib
 

@@ -1,4 +1,4 @@
-"""Multiple choice: RACE and SWAG, and rows of one's own with any number of options."""
+"""Multiple choice: RACE, SWAG, and the user's own rows with any number of options."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 
 def read_race(folder: Path) -> dict[str, list[Choice]]:
-    """The archive's folders train/high/1.txt, ..., or a file of JSON lines a split. Both hold a passage a time."""
+    """Read the archive's folders (train/high/1.txt ...; one passage per file), or JSON lines (one passage per line)."""
     root = next((place for place in (folder / "RACE", folder) if (place / "train").is_dir()), None)
     if root is None:
         return read_splits(folder, race, names=("RACE",), patterns=SPLITS)
@@ -42,7 +42,7 @@ def race(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Choice
 
 
 def _questions(row: Row, labelled: bool) -> list[Choice]:
-    """The id begins with the level, "high" or "middle"."""
+    """Questions of one passage. The id begins with the level, "high" or "middle"."""
     values = json.loads(row.values["json"]) if "json" in row.values else row.values
     passage, questions = values["article"], values["questions"]
     answers = values["answers"] if labelled or values.get("answers") else [None] * len(questions)
@@ -61,12 +61,12 @@ def _questions(row: Row, labelled: bool) -> list[Choice]:
 
 
 def _letter(answer: str) -> int:
-    """Which option a letter means; -1: none."""
+    """Index of the option with this letter, or -1."""
     return LETTERS.find(answer) if len(answer) == 1 else -1
 
 
 def score_race(examples: Sequence[Choice], predictions: Sequence[int]) -> dict[str, float]:
-    """Accuracy over all, and over each level whose questions are there."""
+    """Accuracy over all questions, and over each level that occurs."""
     scores = metrics.accuracy(examples, predictions)
     for level in LEVELS:
         chosen = [i for i, example in enumerate(examples) if example.id.startswith(level)]
@@ -97,9 +97,9 @@ def choices(
     *,
     labelled: bool,
 ) -> list[Choice]:
-    """Options from one column that holds a list, or from a column each; there an empty cell is no option.
+    """Read options from one column that holds a list, or from one column per option, where empty cells are no options.
 
-    The label is the number of the option, from 0, its letter, its column's name, or its text.
+    The label is the option's index (from 0), letter, column name or text.
     """
     examples: list[Choice] = []
     needed = [text, *([pair] if pair else []), *options, *([label] if labelled else [])]
@@ -127,12 +127,12 @@ def choices(
 
 
 def _options(cells: Sequence[Any]) -> list[str]:
-    """Empty ones kept, for the label may count them."""
+    """Keep empty options, because the label may count them."""
     return [as_text(option) for option in (cells[0] if len(cells) == 1 and isinstance(cells[0], list) else cells)]
 
 
 def _place(raw: Any, columns: Sequence[str], options: Sequence[str]) -> int:
-    """Which of the options that are there is meant."""
+    """Index of the labelled option among the non-empty options."""
     given = str(raw).strip()
     if given in columns and len(columns) == len(options):
         place = columns.index(given)
@@ -148,7 +148,7 @@ def _place(raw: Any, columns: Sequence[str], options: Sequence[str]) -> int:
 
 
 def write(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) -> None:
-    """id, number of the option."""
+    """Write id and option index, separated by a tab."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{e.id}\t{p}\n" for e, p in zip(examples, predictions, strict=True))
 

@@ -1,6 +1,6 @@
 """Chinese: TNEWS, AFQMC, OCNLI, CLUENER and CMRC 2018 of CLUE (cluebenchmarks.com), and ChnSentiCorp.
 
-Chinese text is read as characters: ``Tagged.words`` of CLUENER are characters, blanks among them.
+Chinese text is read as characters: ``Tagged.words`` of CLUENER are characters, including blanks.
 """
 
 import json
@@ -45,7 +45,7 @@ _TNEWS_CODES = {code: name for name, code in TNEWS.items()}
 
 
 def _tnews_label(value: Any) -> Label | None:
-    """By its name, or by the code that the leaderboard knows."""
+    """Read a label given as a name or as the leaderboard's code."""
     return _tnews_name(_TNEWS_CODES.get(str(value).strip(), value))
 
 
@@ -69,7 +69,7 @@ def _cluener(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Ta
 
 
 def _character_tags(text: str, label: dict, number: int | str, problems: Problems) -> tuple[str, ...]:
-    """Both ends of a span belong to it. Of two that overlap the longer is kept."""
+    """Tag characters. Span ends are inclusive. Of two overlapping spans, the longer one is kept."""
     spans = [
         (first, last, kind, entity)
         for kind, found in label.items()
@@ -88,7 +88,7 @@ def _character_tags(text: str, label: dict, number: int | str, problems: Problem
 
 
 def _writer(value: Callable[[str], str]) -> Callable[[Path, Sequence[Text], Sequence[str]], None]:
-    """{"id": ..., "label": ...} a line, in the order of the test file."""
+    """Write one {"id": ..., "label": ...} per line, in the order of the test file."""
 
     def write(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
         with path.open("w", encoding="utf-8") as file:

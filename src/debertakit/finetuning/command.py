@@ -1,4 +1,4 @@
-"""``deberta finetune`` and ``deberta evaluate``: what they print."""
+"""Run ``deberta finetune`` and ``deberta evaluate``, and print their results."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from debertakit.finetuning.train import finetune
 
 
 def run_finetune(model: str, out: Path, seeds: int, **settings: Any) -> None:
-    """``settings``: keywords of ``finetune``; None: not given."""
+    """``settings``: keyword arguments of ``finetune``; None means not given."""
     result = finetune(model, out, seeds=seeds, **given(settings))
     if seeds > 1:
         for name in result.scores:
@@ -27,7 +27,7 @@ def run_evaluate(model: Path, out: Path | None, **settings: Any) -> None:
 
 
 def run_predict_test(model: Path, task: str, data: Path, out: Path) -> None:
-    """Predictions on every test set of a benchmark, in the files that its leaderboard takes."""
+    """Predict every test set of a benchmark and write the files that its leaderboard accepts."""
     check_packages(task)
     chosen = benchmarks.task(task)
     splits = chosen.read(data)

@@ -1,12 +1,12 @@
-"""Named entities in CoNLL files: a word a line, its tag in the last column, an empty line between sentences.
+"""Named entities in CoNLL files: one word per line, its tag in the last column, an empty line between sentences.
 
-Tags become BIO, whatever scheme the file is in:
+Tags are converted to BIO from any of these schemes:
 
     BIO      B-PER I-PER O      kept
-    IOB1     I-PER I-PER O      the first I- becomes B-: CoNLL-2003 as distributed
+    IOB1     I-PER I-PER O      the first I- becomes B-; CoNLL-2003 is distributed in this scheme
     BIOES    B-PER E-PER S-LOC  E- becomes I-, S- becomes B-; likewise BILOU and BMES
 
-An I- that continues nothing is repaired as B- and counted, unless the whole file is IOB1.
+An I- that continues no entity is changed to B- and counted as a repair, unless the whole file is IOB1.
 """
 
 import re
@@ -35,7 +35,7 @@ Sentence = list[tuple[str, str | None]]
 
 
 def read_conll(path: Path, *, labelled: bool = True) -> list[Tagged]:
-    """``labelled`` False: also a file of words alone, or of words tagged with anything."""
+    """Read a CoNLL file. If ``labelled`` is False, words may have no tag or an invalid one."""
     problems = Problems(path)
     sentences = list(_sentences(lines(path, problems, keep_undecodable=True), problems, labelled))
     converted = [[_in_bio(tag) for _, tag in sentence] for _, sentence in sentences]
@@ -55,7 +55,7 @@ def read_conll(path: Path, *, labelled: bool = True) -> list[Tagged]:
 
 
 def bio(tags: Sequence[str | None]) -> list[str | None]:
-    """I- that continues no entity of its type becomes B-."""
+    """Change I- to B- if it does not continue an entity of its type."""
     repaired: list[str | None] = []
     for tag in tags:
         before = repaired[-1] if repaired else None
@@ -65,7 +65,7 @@ def bio(tags: Sequence[str | None]) -> list[str | None]:
 
 
 def tag_names(examples: Iterable[Tagged]) -> tuple[str, ...]:
-    """O, then B- and I- of every type that occurs: a type seen in words of its own may still continue elsewhere."""
+    """O, then B- and I- of every type: a type with only one-word entities here may have longer ones elsewhere."""
     kinds = sorted({tag[2:] for example in examples for tag in example.tags or () if tag != "O"})
     return ("O", *(f"{prefix}-{kind}" for kind in kinds for prefix in "BI"))
 
@@ -85,7 +85,7 @@ def write(path: Path, examples: Sequence[Tagged], predictions: Sequence[Sequence
 def _sentences(
     numbered: Iterable[tuple[int, str]], problems: Problems, labelled: bool
 ) -> Iterator[tuple[int, Sentence]]:
-    """With the line each begins on; a sentence with a bad line is skipped whole."""
+    """Yield sentences with the number of their first line. A sentence with a bad line is skipped completely."""
     begin, bad = 1, False
     sentence: Sentence = []
     for number, line in chain(numbered, [(0, "")]):
@@ -116,7 +116,7 @@ def _in_bio(tag: str | None) -> str | None:
 
 
 def _is_iob1(sentences: Sequence[Sequence[str | None]]) -> bool:
-    """B- only where an entity follows another one of its type."""
+    """Whether B- occurs only where an entity directly follows another one of its type."""
     starts = 0
     for tags in sentences:
         for before, tag in zip([None, *tags], tags, strict=False):

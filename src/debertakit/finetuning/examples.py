@@ -1,14 +1,14 @@
-"""What a task is made of: four kinds of example, and a task that reads, scores and writes them.
+"""Tasks and examples: four classes of examples, and a task that reads, scores and writes them.
 
     kind          example    label                 prediction
     single-label  Text       str                   str
     multi-label   Text       tuple of str          tuple of str
     regression    Text       float                 float
-    tagging       Tagged     a tag for each word   a tag for each word
-    qa            Question   answers and starts    str; "" says that there is none
-    choice        Choice     int, into options     int
+    tagging       Tagged     one tag per word      one tag per word
+    qa            Question   answers and starts    str; "" means no answer
+    choice        Choice     int, option index     int
 
-A label of None: not given, as in the test sets of leaderboards.
+A label of None means not given, as in the test sets of leaderboards.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,14 +26,14 @@ class Text:
     pair: str | None = None
     label: str | tuple[str, ...] | float | None = None
     group: str | None = None
-    """Examples that are scored together, as the answers to one question of MultiRC."""
+    """Examples of one group are scored together, for example the answers to one MultiRC question."""
 
 
 @dataclass(frozen=True)
 class Tagged:
     id: str
     words: tuple[str, ...]
-    """Chinese: characters."""
+    """For Chinese: characters."""
     tags: tuple[str, ...] | None = None
 
 
@@ -43,9 +43,9 @@ class Question:
     question: str
     context: str
     answers: tuple[str, ...] | None = None
-    """() : the context does not say; None: not given."""
+    """(): the context has no answer; None: not given."""
     starts: tuple[int, ...] | None = None
-    """Characters of the context at which the answers begin; -1: nowhere, then the answer is there to score by."""
+    """Start of each answer in the context, in characters; -1: not in the context, the answer is only for scoring."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class Choice:
     id: str
     text: str
     pair: str
-    """What each option is read behind: the question, or nothing."""
+    """Text before each option: the question, or empty."""
     options: tuple[str, ...]
     label: int | None = None
     names: tuple[str, ...] | None = None
-    """What an option is called where its name is what counts: the entities of ReCoRD."""
+    """Names of the options, if scoring compares names: the entities of ReCoRD."""
     answers: tuple[str, ...] | None = None
-    """Names that are right, where several may be."""
+    """Correct names, if there may be several."""
 
 
 Example = Text | Tagged | Question | Choice
 
 
 def gold(example: Example) -> Any:
-    """The right prediction, or None where it is not given."""
+    """The correct prediction, or None if it is not given."""
     if isinstance(example, Tagged):
         return example.tags
     return example.answers if isinstance(example, Question) else example.label
@@ -77,14 +77,14 @@ class Task:
     name: str
     kind: Kind
     read: Callable[[Path], dict[str, list[Any]]]
-    """Folder with the distributed files -> those that are there of "train", "dev", "test" and further "dev-..."."""
+    """Folder with the distributed files -> the splits found: "train", "dev", "test", and others like "dev-..."."""
     score: Callable[[Sequence[Any], Sequence[Any]], dict[str, float]]
-    """Examples and a prediction for each -> the official metrics, in per cent where the leaderboard has per cent."""
+    """Examples and predictions -> official metrics, in per cent if the leaderboard uses per cent."""
     metric: str
-    """The one that chooses the best epoch."""
+    """Metric that selects the best checkpoint."""
     labels: tuple[str, ...] | None = None
-    """In the order of the logits; None: found in the training data, or none at all."""
+    """In logit order; None: taken from the training data, or the task has no labels."""
     write: Callable[[Path, Sequence[Any], Sequence[Any]], None] | None = None
-    """Path of the file to write, test examples, predictions: the leaderboard's format."""
+    """Writes a file in the leaderboard's format from its path, the test examples and the predictions."""
     files: Mapping[str, str] = field(default_factory=dict)
-    """What the leaderboard calls that file: {"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"}."""
+    """File names that the leaderboard expects: {"test": "MNLI-m.tsv", "test-mismatched": "MNLI-mm.tsv"}."""

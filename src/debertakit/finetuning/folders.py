@@ -1,8 +1,8 @@
-"""Where a benchmark's files are: a folder as its archive unpacks, or the hub.
+"""Find the files of a benchmark in its unpacked archive, or load it from the hub.
 
-    train, dev, test = the first pattern that any file matches; of several files the largest
+    train, dev, test = the first pattern that matches any file; if it matches several files, the largest
 
-so that ``train.tsv`` is found, and ``sts-train.csv``, and of ``train.3k.json`` and ``train.10k.json`` the latter.
+This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` over ``train.3k.json``.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ from debertakit.finetuning.rows import SUFFIXES, Row, read_rows
 
 Patterns = Mapping[str, Sequence[str]]
 ReadSplit = Callable[[Iterator[Row], Problems, bool], list[Any]]
-"""Rows, problems, whether every row must have a label -> examples."""
+"""Rows, problems, and whether every row must have a label -> examples."""
 
 SPLITS: Patterns = {
     "train": ("train.*", "*train*"),
@@ -43,7 +43,7 @@ def read_splits(
     known: Sequence[str] = (),
     headless: Sequence[str] = (),
 ) -> dict[str, list[Any]]:
-    """Split -> examples, from a folder or, where ``hub`` names the dataset, from "hf" or "hf:NAME[:CONFIG]"."""
+    """Read examples by split from a folder, from "hf" (the dataset ``hub``), or from "hf:NAME[:CONFIG]"."""
     splits = {}
     if is_hub(folder):
         for split, rows in hub_rows(folder, hub).items():
@@ -57,7 +57,7 @@ def read_splits(
 
 
 def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """A test set that has labels is the dev set where there is none."""
+    """Use a labelled test set as the dev set if there is no dev set."""
     if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
         logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
         splits["dev"] = splits.pop("test")
@@ -67,7 +67,7 @@ def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]
 def find(
     folder: Path, names: Sequence[str], patterns: Patterns = SPLITS, suffixes: Sequence[str] = SUFFIXES
 ) -> dict[str, Path]:
-    """Files of the splits that are there. ``names``: of the folder that the archive may have put around them."""
+    """Find the file of each split. ``names``: subfolders to try if ``folder`` itself has no matching files."""
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder")
     wanted = {name.casefold() for name in names}
@@ -101,7 +101,7 @@ def _first(files: Sequence[Path], globs: Sequence[str]) -> Path | None:
 
 
 def hub_rows(folder: Path, default: str) -> dict[str, Iterator[Row]]:
-    """Split -> rows, of "hf" (the ``default``) or "hf:NAME[:CONFIG]"."""
+    """Load rows by split from "hf" (the ``default`` dataset) or "hf:NAME[:CONFIG]"."""
     source = str(folder).partition(":")[2] or default
     if not source:
         raise ValueError("this task is not read from the hub; give the folder with its files")

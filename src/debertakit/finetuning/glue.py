@@ -1,6 +1,6 @@
 """GLUE: nine tasks of one or two sentences (gluebenchmark.com).
 
-The archive's .tsv files, the original CoLA and STS benchmark files, and JSON lines with the hub's field names.
+Reads the archive's .tsv files, the original CoLA and STS benchmark files, and JSON lines with the hub's field names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,7 +16,7 @@ from debertakit.finetuning.texts import Columns, ReadLabel, hidden, number, one_
 BINARY = ("0", "1")
 ENTAILMENT = ("entailment", "not_entailment")
 HUB_NLI = ("entailment", "neutral", "contradiction")
-"""What 0, 1 and 2 mean on the hub. Microsoft's -mnli checkpoints have their logits the other way round."""
+"""Meaning of 0, 1 and 2 on the hub. Microsoft's -mnli checkpoints have their logits in the reverse order."""
 
 SENTENCES = Columns(("sentence1",), ("sentence2",))
 
@@ -63,7 +63,7 @@ def _task(
 
 
 def write(path: Path, examples: Sequence[Text], predictions: Sequence[str | float]) -> None:
-    """index, prediction: the class by its name, or the score cut to 0 to 5."""
+    """Write index and prediction: the class name, or the score clipped to 0-5."""
     with path.open("w", encoding="utf-8") as file:
         file.write("index\tprediction\n")
         for example, prediction in zip(examples, predictions, strict=True):
@@ -72,7 +72,7 @@ def write(path: Path, examples: Sequence[Text], predictions: Sequence[str | floa
 
 
 def _read_cola(folder: Path) -> dict[str, list[Text]]:
-    """The original has its dev set in two files, in and out of domain; GLUE's dev set is both."""
+    """Read CoLA. The original dev set is in two files, in and out of domain; GLUE's dev set is both."""
     patterns: Patterns = {**SPLITS, "dev": ("in_domain_dev.*", *SPLITS["dev"]), "more": ("out_of_domain_dev.*",)}
     read = reader(_COLA, one_of(BINARY, BINARY), names=("CoLA",), patterns=patterns, hub="nyu-mll/glue:cola")
     splits = read(folder)

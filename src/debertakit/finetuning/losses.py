@@ -1,4 +1,4 @@
-"""Logits and losses of every kind of task, as sums over the label cells of a batch.
+"""Logits and losses for each kind of task, as sums over the label cells of a batch.
 
     kind          logits                        cells        loss of a cell                       divergence of a cell
     single-label  [batch, labels]               batch        -w_y log softmax(z)_y                symmetric KL
@@ -8,14 +8,14 @@
     multi-label   [batch, labels]               each label   -w y log s(z) - (1 - y) log s(-z)    symmetric KL, two-way
     regression    [batch]                       batch        (z - y)^2                            (z - z')^2
 
-Sums, because a step may be made of several batches (gradient accumulation, several GPUs): what is divided by is the
-number of cells in the whole step, so the gradient does not depend on how the step was cut.
+Losses are sums because a step may consist of several batches (gradient accumulation, several GPUs). The sum is divided
+by the number of cells in the whole step, so the gradient does not depend on how the step is split.
 
-The divergence of SiFT, between what the model says of a text (p) and of the perturbed text (q):
+SiFT's divergence between the predictions for a text (p) and for the perturbed text (q):
 
-    KL(sg(p) || q) + KL(sg(q) || p)        sg: taken as a constant
+    KL(sg(p) || q) + KL(sg(q) || p)        sg: stop-gradient
 
-Its value is the symmetric KL divergence, its gradients those of Microsoft's trainer, which leaves both entropies out.
+Its value is the symmetric KL divergence. Its gradients are those of Microsoft's trainer, which omits both entropies.
 """
 
 from typing import Any
@@ -29,13 +29,13 @@ from debertakit.finetuning.features import IGNORED
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOWHERE = -1e4
-"""Logit of what cannot be chosen: padding, an option that is not there. Finite, so that 0 * log 0 stays 0."""
+"""Logit of padding and of missing options. Finite, so that 0 * log 0 stays 0."""
 
 
 def task_logits(model: Any, batch: dict[str, Tensor], kind: Kind) -> Tensor:
-    """One forward pass; shapes as above, always fp32."""
+    """Run one forward pass. Shapes as above, always fp32."""
     inputs = {key: batch[key] for key in INPUTS if key in batch}
-    if kind == "choice":  # all options of all examples as the choices of one: they may differ in number
+    if kind == "choice":  # examples differ in number of options, so pass all options as the choices of one example
         scores = model(**{key: value[None] for key, value in inputs.items()}).logits[0]  # [all options]
         per_example = scores.float().split(batch["options"].tolist())
         return torch.nn.utils.rnn.pad_sequence(list(per_example), batch_first=True, padding_value=NOWHERE)
@@ -56,7 +56,7 @@ def task_loss(kind: Kind, logits: Tensor, labels: Tensor, weights: Tensor | None
 
 
 def divergence(kind: Kind, clean: Tensor, perturbed: Tensor, labels: Tensor) -> Tensor:
-    """Over the same cells as the loss."""
+    """Divergence over the same cells as the loss."""
     if kind == "regression":
         return F.mse_loss(perturbed, clean, reduction="sum")
     if kind == "multi-label":  # each label is a choice between z and 0
@@ -76,7 +76,7 @@ def cells(labels: Tensor) -> int:
 
 
 def class_weights(kind: Kind, targets: list[Any], count: int) -> Tensor:
-    """Rare classes weigh more: n / (count * n_c); for a label of many, the ratio of those without it to those with."""
+    """Give rare classes more weight: n / (count * n_c). Multi-label: examples without the label / examples with it."""
     if kind == "multi-label":
         given = torch.tensor(targets).sum(0)
         return (len(targets) - given).clamp(min=1) / given.clamp(min=1)

@@ -1,6 +1,6 @@
-"""What is fine-tuned: a pretrained encoder under the head that the kind of task needs.
+"""Load pretrained encoders with the head for a kind of task.
 
-A DeBERTa gets our classes, any other encoder transformers' own; weights are fp32 whatever the file holds.
+DeBERTa models use our classes, other encoders those of transformers. Weights are always loaded as fp32.
 """
 
 import re
@@ -29,12 +29,12 @@ PROBLEMS: dict[Kind, str] = {
     "regression": "regression",
 }
 DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
-"""What configs call the dropout before the classifier: ours, BERT's, ALBERT's, DistilBERT's; XLNet's has none."""
+"""Config fields for the dropout before the classifier: ours, BERT's, ALBERT's, DistilBERT's. XLNet has none."""
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 
 
 def load_config(path: str | Path) -> Any:
-    """Of a DeBERTa-D, its encoder's."""
+    """Load a config. For a DeBERTa-D, return the config of its encoder."""
     from transformers import AutoConfig
 
     folder = Path(path)
@@ -50,12 +50,12 @@ def load_config(path: str | Path) -> Any:
 
 
 def labels_of(config: Any) -> tuple[str, ...]:
-    """In the order of the logits."""
+    """Labels in logit order."""
     return tuple(config.id2label[i] for i in range(config.num_labels))
 
 
 def load_tokenizer_of(path: str | Path) -> Any:
-    """Ours for DeBERTa (see text/tokenizers.py for why), transformers' for the rest."""
+    """Load our tokenizer for DeBERTa (text/tokenizers.py explains why), else the one from transformers."""
     if load_config(path).model_type in MODEL_TYPES:
         return load_tokenizer(path)
     from transformers import AutoTokenizer
@@ -74,8 +74,10 @@ def load_model(
     *,
     whole: bool = False,
 ) -> Any:
-    """The model of a folder or hub name under a head for ``kind``, new unless the file has one that fits; ``whole``:
-    the file must have it all."""
+    """Load a model from a folder or hub name with a head for ``kind``, new unless the checkpoint has one that fits.
+
+    ``whole``: raise if the checkpoint lacks any weight.
+    """
     config = load_config(path)
     ours = config.model_type in MODEL_TYPES
     fields: dict[str, Any] = {}
@@ -114,7 +116,7 @@ def load_model(
 
 
 def _encoder_of(path: str | Path, cls: type, config: DebertaConfig, fields: dict[str, Any]) -> Any:
-    """The encoder of a DeBERTa-D under a new head."""
+    """Load the encoder of a DeBERTa-D with a new head."""
     whole = DebertaForSeq2SeqLM.from_pretrained(path, dtype=torch.float32)
     model = cls(DebertaConfig.from_dict(config.to_dict(), **fields))
     model.deberta.load_state_dict(whole.encoder.state_dict())
@@ -122,37 +124,37 @@ def _encoder_of(path: str | Path, cls: type, config: DebertaConfig, fields: dict
 
 
 def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
-    """Tokens that the model was made for, and whether more are impossible (absolute positions end there)."""
+    """Maximum number of input tokens, and whether longer inputs are impossible (absolute positions)."""
     config = model.config
     longest = tokenizer.model_max_length
     positions = getattr(config, "max_position_embeddings", None) or -1
     if positions > 0:
         longest = min(longest, positions)
-    elif longest > 10**6:  # XLNet has no end, and its tokenizer's is a number for "none"
+    elif longest > 10**6:  # XLNet has no limit, and its tokenizer reports a huge number
         longest = 512
     if config.model_type in MODEL_TYPES:
         return longest, config.position_biased_input
     for name, table in model.named_modules():
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
-            # RoBERTa and its kin count positions from behind the padding row.
+            # RoBERTa and similar models start positions after the padding index.
             taken = 0 if table.padding_idx is None else table.padding_idx + 1
             return min(longest, table.num_embeddings - taken), True
     return longest, False
 
 
 def head_names(model: Any) -> list[str]:
-    """The top-level modules that stand on the encoder and have weights."""
+    """Names of the top-level modules outside the encoder that have weights."""
     encoder = model.base_model_prefix
     return [name for name, child in model.named_children() if name != encoder and any(True for _ in child.parameters())]
 
 
 def freeze_encoder(model: Any) -> None:
-    """Only the head learns."""
+    """Train only the head."""
     model.base_model.requires_grad_(False)
 
 
 def add_lora(model: Any, rank: int) -> Any:
-    """Low-rank updates beside the attention projections (alpha = 2 r); the head learns whole."""
+    """Add LoRA (alpha = 2 r) to peft's default layers for this model, else all linear layers. The head trains fully."""
     try:
         from peft import LoraConfig, get_peft_model
         from peft.utils import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING as KNOWN
@@ -167,10 +169,10 @@ def add_lora(model: Any, rank: int) -> Any:
 
 
 def parameter_groups(model: nn.Module, decayed: set[str], lr: float, weight_decay: float, layer_decay: float) -> list:
-    """AdamW's groups. Depth d of D (embeddings 0, layer i: i + 1, head D) learns at lr * layer_decay ** (D - d)."""
+    """AdamW groups. Depth d of D (embeddings 0, layer i: i + 1, head D) has rate lr * layer_decay ** (D - d)."""
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     top = 2 + max((int(match[1]) for name in names if (match := LAYER.search(name))), default=-1)
-    encoder = tuple(f"{prefix}{model.base_model_prefix}." for prefix in ("", "base_model.model."))  # peft's wrapping
+    encoder = tuple(f"{prefix}{model.base_model_prefix}." for prefix in ("", "base_model.model."))  # peft's prefix
 
     def depth(name: str) -> int:
         match = LAYER.search(name)

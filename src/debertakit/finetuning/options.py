@@ -1,4 +1,4 @@
-"""How a model is fine-tuned. What is None is taken from the task's recipe for models of this size (recipes.py)."""
+"""Fine-tuning options. Unless noted, None means: use the task's recipe for models of this size (recipes.py)."""
 
 from dataclasses import dataclass, replace
 
@@ -6,9 +6,9 @@ from debertakit.finetuning.recipes import Hyperparameters
 from debertakit.precision import PRECISIONS
 
 LORA_RATE = 10
-"""LoRA's matrices begin at nothing and want a higher learning rate: this many times the recipe's."""
+"""LoRA updates start at zero and need a higher learning rate: this many times the recipe's."""
 HEAD_RATE = 1e-3
-"""Learning rate where only a head learns."""
+"""Learning rate if only the head is trained."""
 
 
 @dataclass(frozen=True)
@@ -16,32 +16,32 @@ class Options:
     epochs: float | None = None
     lr: float | None = None
     batch_size: int | None = None
-    """Examples a step."""
+    """Examples per step."""
     gradient_accumulation: int = 1
-    """Parts that a step is computed in, to save memory; the gradient is the same."""
+    """Split each step into this many batches to save memory. The gradient is the same."""
     warmup: float | None = None
-    """Steps; below 1: the share of all steps."""
+    """Steps, or a share of all steps if below 1."""
     weight_decay: float | None = None
     cls_dropout: float | None = None
     max_length: int | None = None
-    """Tokens; where the recipe has none either, what 99.5 % of the training texts need."""
+    """Tokens. If the recipe has no value, chosen so that 99.5 % of the training texts fit."""
     sift: bool = False
     sift_lambda: float | None = None
     sift_step: float = 1e-4
     sift_init: float = 1e-2
     balanced: bool = False
-    """Rare classes weigh more."""
+    """Give rare classes more weight."""
     layer_decay: float = 1.0
-    """Each layer learns at this share of the rate of the one above it."""
+    """Learning rate of each layer relative to the layer above it."""
     lora: int | None = None
-    """Rank of the updates; None: all weights learn."""
+    """Rank of the LoRA updates; None: train all weights."""
     freeze_encoder: bool = False
     early_stopping: int | None = None
-    """Evaluations without a better score after which training ends."""
+    """Stop after this many evaluations without improvement; None: never stop early."""
     evaluate_every: int | None = None
-    """Steps between evaluations (and checkpoints); None: once an epoch."""
+    """Steps between evaluations (and checkpoints); None: once per epoch."""
     precision: str = "auto"
-    """auto: bf16 where the device computes it natively, else fp32. run.json holds the resolved one. Dev scores are
+    """auto: bf16 if the device supports it natively, else fp32. run.json records the resolved precision. Dev scores are
     always computed in fp32."""
 
     def __post_init__(self) -> None:
@@ -64,7 +64,7 @@ class Options:
 
 
 def settle(options: Options, recipe: Hyperparameters) -> Options:
-    """Nothing left open but the maximum length, which may depend on the data."""
+    """Fill in all unset options except the maximum length, which may depend on the data."""
     lr = recipe.lr * (LORA_RATE if options.lora is not None else 1)
     recommended = {
         "epochs": recipe.epochs,

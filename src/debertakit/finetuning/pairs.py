@@ -1,4 +1,4 @@
-"""Pairs of texts, a source and what it should become: two parallel files, or two columns of a table."""
+"""Text pairs (source and target) from two parallel files, or from two columns of a table."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,9 +16,9 @@ class Pair(NamedTuple):
 
 
 def read_pairs(source: Path, target: Path | None = None, fields: tuple[str, str] = FIELDS) -> list[Pair]:
-    """Two text files, line by line, or these columns of a table (CSV, TSV, JSON lines, JSON, Parquet).
+    """Read two text files line by line, or two columns of a table (CSV, TSV, JSON lines, JSON, Parquet).
 
-    Runs of white space become a space. Pairs with an empty side are skipped and counted (finetuning/problems.py).
+    Each run of white space becomes one space. Pairs with an empty side are skipped and counted (problems.py).
     """
     problems = Problems(source)
     rows = _columns(source, fields, problems) if target is None else _lines(source, target)
@@ -37,7 +37,7 @@ def read_pairs(source: Path, target: Path | None = None, fields: tuple[str, str]
 
 
 def lines_of(path: Path) -> list[str]:
-    """The lines of a text; not cut at the other separators that ``str.splitlines`` knows (U+2028, \\x0c ...)."""
+    """Split a text file at newlines only, not at the other separators of ``str.splitlines`` (U+2028, \\x0c ...)."""
     return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
 
 

@@ -1,11 +1,11 @@
-"""Logits to predictions.
+"""Convert logits to predictions.
 
-``row_logits`` runs the model over rows; ``decide`` turns what it says into one prediction for each example:
+``row_logits`` runs the model on rows. ``decide`` converts the logits to one prediction per example:
 
-    single-label  the label of the largest logit             multi-label  every label of probability >= 1/2
-    choice        the option of the largest logit            regression   the value
-    tagging       for each word the tag of its largest logit, from the window that shows most around it
-    qa            the best span of all windows, or "" when "no answer" beats it by more than a threshold
+    single-label  the label with the largest logit           multi-label  every label with probability >= 1/2
+    choice        the option with the largest logit          regression   the value
+    tagging       per word, the tag with the largest logit, from the window with the most context around the word
+    qa            the best span of all windows, or "" if "no answer" beats it by more than a threshold
 """
 
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ from debertakit.finetuning.features import Row
 from debertakit.finetuning.losses import cells, task_logits, task_loss
 
 BUDGET = {False: 2048, True: 32768}
-"""Tokens to a batch, on a CPU and on a GPU."""
+"""Tokens per batch, on a CPU and on a GPU."""
 CANDIDATES = 20
-"""Starts and ends that are tried in each window, and answers kept for each question."""
+"""Number of starts and ends tried per window, and of answers kept per question."""
 MAX_ANSWER_TOKENS = 30
 
 
@@ -38,9 +38,9 @@ class Span(NamedTuple):
 @dataclass(frozen=True)
 class Prediction:
     value: Any
-    """As the task's score and the leaderboard's file want it (examples.py)."""
+    """In the form that the task's score and the leaderboard's file need (examples.py)."""
     probabilities: list[float] = field(default_factory=list)
-    """Of each label or option; of the labels when there may be several. Tagging: of each word's own tag."""
+    """One per label or option. Tagging: the probability of each word's predicted tag."""
     answers: list[Span] = field(default_factory=list)
     """Question: the best answers, best first."""
     no_answer: float = 0.0
@@ -49,8 +49,8 @@ class Prediction:
 
 @torch.inference_mode()
 def row_logits(model: Any, rows: Sequence[Row], kind: Kind, collate: Collator) -> tuple[list[np.ndarray], float]:
-    """Logits of every row - [labels], [] (regression), [length, tags], [2, length] or [options] - and their mean loss,
-    which is not a number where a label is missing."""
+    """Return the logits of each row - [labels], [] (regression), [length, tags], [2, length] or [options] - and the
+    mean loss, which is NaN if a label is missing."""
     device = next(model.parameters()).device
     budget = BUDGET[device.type == "cuda"]
     total, count = 0.0, 0
@@ -69,7 +69,7 @@ def row_logits(model: Any, rows: Sequence[Row], kind: Kind, collate: Collator) -
 
 
 def unpadded(kind: Kind, values: np.ndarray, row: Row) -> np.ndarray:
-    """A row's logits without those of padding: positions behind its end, options it does not have."""
+    """Remove padding from a row's logits: positions after its end, and options that it does not have."""
     if kind == "tagging":
         return values[: len(row.ids[0])].copy()
     if kind == "qa":
@@ -85,7 +85,7 @@ def decide(
     labels: tuple[str, ...],
     threshold: float = 0.0,
 ) -> list[Prediction]:
-    """``threshold``: how much better than the best answer "no answer" must be to be given; infinity: never."""
+    """Choose predictions. ``threshold``: how far "no answer" must beat the best answer; infinity: always answer."""
     if kind == "tagging":
         return _tags(examples, rows, logits, labels)
     if kind == "qa":
@@ -124,7 +124,7 @@ def _answers(
     spans: list[dict[str, Span]] = [{} for _ in examples]
     nothing = [np.inf] * len(examples)
     for row, (starts, ends) in zip(rows, logits, strict=True):
-        # Every window that does not hold the answer says "not here": the one that says it least counts.
+        # Windows without the answer should score high for "no answer", so the lowest score over windows counts.
         outside = int(np.flatnonzero(row.places[:, 0] < 0)[0])  # [CLS]
         nothing[row.example] = min(nothing[row.example], float(starts[outside] + ends[outside]))
         context = examples[row.example].context
@@ -145,7 +145,7 @@ def _answers(
 
 
 def best_spans(starts: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> list[tuple[int, int, float]]:
-    """The likeliest (start, end, score) inside the context, end not before start and not too far behind it."""
+    """Best (start, end, score) inside the context, with start <= end < start + MAX_ANSWER_TOKENS."""
     first = [int(i) for i in np.argsort(-starts) if inside[i]][:CANDIDATES]
     last = [int(i) for i in np.argsort(-ends) if inside[i]][:CANDIDATES]
     pairs = [(i, j, float(starts[i] + ends[j])) for i in first for j in last if i <= j < i + MAX_ANSWER_TOKENS]
@@ -153,7 +153,7 @@ def best_spans(starts: np.ndarray, ends: np.ndarray, inside: np.ndarray) -> list
 
 
 def softmax(logits: Any) -> np.ndarray:
-    """Over the last axis, in double precision."""
+    """Softmax over the last axis, in double precision."""
     return torch.as_tensor(np.asarray(logits, np.float64)).softmax(-1).numpy()
 
 

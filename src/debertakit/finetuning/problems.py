@@ -1,8 +1,8 @@
-"""What is wrong with a file, said once, in few lines.
+"""Collect problems in a data file and report them in a few lines.
 
-A row that cannot be used is skipped, one that can be put right is repaired; both are counted. The first few are named
-with file and line, the rest only counted. A file with more than ``LIMIT`` of its rows skipped is refused: then it is
-not a few bad rows but the wrong column, the wrong separator, or the wrong file.
+A row that cannot be used is skipped, and a row that can be corrected is repaired; both are counted. The first few
+problems are logged with file and line, the rest only as counts. A file is rejected if more than ``LIMIT`` of its rows
+are skipped: the cause is then usually a wrong column, a wrong separator or a wrong file.
 """
 
 import logging
@@ -29,7 +29,7 @@ class _Problem(NamedTuple):
 
 @dataclass
 class Problems:
-    """Those of one file, collected while it is read."""
+    """Problems of one file, collected while it is read."""
 
     path: Path
     unit: str = "line"
@@ -37,15 +37,15 @@ class Problems:
     repaired: list[_Problem] = field(default_factory=list)
 
     def skip(self, number: int | str, reason: str, detail: str = "") -> None:
-        """The row is left out. ``reason`` is counted, ``detail`` only shown."""
+        """Record a skipped row. Problems are counted by ``reason``; ``detail`` is only shown."""
         self.skipped.append(self._problem(number, reason, detail))
 
     def repair(self, number: int | str, reason: str, detail: str = "") -> None:
-        """The row is used, put right as the reason says; there is no limit to these."""
+        """Record a row that is used after the correction in ``reason``. Repairs have no limit."""
         self.repaired.append(self._problem(number, reason, detail))
 
     def finish(self, used: int) -> None:
-        """Say what happened; ``used`` is the number of rows that came through."""
+        """Log the problems, or raise if too many rows were skipped. ``used``: the number of rows that were kept."""
         total = used + len(self.skipped)
         if not total:
             raise ValueError(f"{self.path}: the file holds no examples")
@@ -63,11 +63,11 @@ class Problems:
 
 
 def counts(problems: Sequence[_Problem]) -> str:
-    """'9 empty text, 3 no label'"""
+    """Count problems by reason: '9 empty text, 3 no label'."""
     return ", ".join(f"{n} {reason}" for reason, n in Counter(p.reason for p in problems).most_common())
 
 
 def shorten(value: object, length: int = 40) -> str:
-    """A value from a file, short enough for one line of an error."""
+    """Shorten a value for a one-line error message."""
     text = repr(value)
     return text if len(text) <= length else text[: length - 1] + "…"

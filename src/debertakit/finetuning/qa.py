@@ -1,8 +1,8 @@
-"""Extractive question answering: SQuAD 1.1 and 2.0, and any file of their form.
+"""Extractive question answering: SQuAD 1.1 and 2.0, and any file in their format.
 
-An answer is a text and where it begins. Where the context does not have the text at that place, but once somewhere
-else, the place is repaired. A question without a usable answer is skipped for training; for development it keeps its
-answers, for there only the texts count.
+An answer is a text and its start. If the context does not have the text at that position, but exactly once elsewhere,
+the start is repaired. A question without a usable answer is skipped in training. In dev it keeps its answers, because
+scoring only uses the texts.
 """
 
 import json
@@ -18,7 +18,7 @@ from debertakit.finetuning.rows import Row, decodable, whole
 
 
 def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Question]:
-    """A file of SQuAD's form. ``impossible``: whether questions without an answer belong to the task."""
+    """Read a file in SQuAD's format. ``impossible``: whether the task includes questions without an answer."""
     try:
         data = json.loads(whole(path))
     except (ValueError, RecursionError) as error:
@@ -33,7 +33,7 @@ def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Ques
 
 
 def questions(rows: Iterator[Row], problems: Problems, *, train: bool, impossible: bool) -> list[Question]:
-    """Rows of id, question, context, answers: {"text": [...], "answer_start": [...]} or None, as the hub has them."""
+    """Read id, question, context, answers. Answers: {"text": [...], "answer_start": [...]} or None, as on the hub."""
     examples = []
     for number, row in rows:
         context, question = row["context"], row["question"].strip()
@@ -58,14 +58,14 @@ def questions(rows: Iterator[Row], problems: Problems, *, train: bool, impossibl
                 problems.repair(number, "answer elsewhere in the context than said, found there")
             if len(placed) < len(found):
                 problems.repair(number, f"answer not in the context, {'left out' if train else 'kept for scoring'}")
-            kept = placed if train else sorted(found, key=lambda answer: answer[1] < 0)  # those with a place first
+            kept = placed if train else sorted(found, key=lambda answer: answer[1] < 0)  # answers with a start first
             answers, places = zip(*kept, strict=True)
             examples.append(Question(row["id"], question, context, answers, places))
     return examples
 
 
 def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[Row]:
-    """Questions, numbered by their id."""
+    """Yield questions, numbered by their id."""
     for number, article in enumerate(articles, 1):
         try:
             pairs = [(paragraph["context"], qa) for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
@@ -84,7 +84,7 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[Row]:
 
 
 def _columns(qa: Mapping[str, Any]) -> dict[str, list[Any]] | None:
-    """A test set has no answers; an unanswerable question has an empty list of them."""
+    """Answers as on the hub: None in a test set, empty lists for an unanswerable question."""
     if qa.get("is_impossible"):
         return {"text": [], "answer_start": []}
     if "answers" not in qa:
@@ -98,7 +98,7 @@ def _answers(columns: Mapping[str, Any] | None) -> tuple[list[str], list[int]]:
 
 
 def _place(context: str, text: str, start: int) -> int:
-    """Where the answer begins: as said, else where it is if it is there once, else -1."""
+    """Start of the answer: ``start`` if the text is there, else its only occurrence, else -1."""
     if text and start >= 0 and context.startswith(text, start):
         return start
     return context.find(text) if text and context.count(text) == 1 else -1
@@ -119,13 +119,13 @@ def read_folder(
 
 
 def write(path: Path, examples: Sequence[Question], predictions: Sequence[str]) -> None:
-    """{id: answer}"""
+    """Write {id: answer} as JSON."""
     answers = {example.id: prediction for example, prediction in zip(examples, predictions, strict=True)}
     path.write_text(json.dumps(answers, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _patterns(version: str) -> Patterns:
-    """Both versions may lie in one folder."""
+    """File patterns by split. A folder may contain both versions."""
     return {split: (f"{split}-v{version}.json", *SPLITS[split], *more) for split, more in _MORE.items()}
 
 

@@ -1,10 +1,10 @@
-"""Hyper-parameters by task and size: Microsoft's, from the paper and the scripts of its repository.
+"""Hyper-parameters by task and model size, from Microsoft's paper and the scripts in its repository.
 
-    epochs / warm-up steps / learning rate / batch / dropout before the classifier
+    epochs / warm-up steps / learning rate / batch size / dropout before the classifier
 
-A cell that Microsoft left out follows the nearest it gave: ``small`` and ``xsmall`` v3 models train at the rates of
-MNLI's scripts, v3-base like v1's base, a task without a script like the one in ``LIKE``, but for the length, which is
-that of its own texts. Models smaller than any released one (``tiny``) learn faster, and longer.
+Missing cells follow the nearest published one: ``small`` and ``xsmall`` v3 models use the learning rates of the MNLI
+scripts, and v3-base follows v1's base. A task without a script follows the task in ``LIKE``, but its length comes from
+its own data. Models smaller than any released one (``tiny``) use a higher learning rate and more epochs.
 """
 
 from dataclasses import dataclass, replace
@@ -19,19 +19,19 @@ Size = Literal[
 class Hyperparameters:
     epochs: int
     warmup: float
-    """Steps; below 1: the share of all steps."""
+    """Steps, or a share of all steps if below 1."""
     lr: float
     batch_size: int
     cls_dropout: float
     max_length: int | None = None
-    """Tokens; None: from the data."""
+    """Tokens; None: chosen from the data."""
     sift_lambda: float = 5.0
-    """Weight of SiFT's loss where it is asked for."""
+    """Weight of the SiFT loss, if SiFT is used."""
     weight_decay: float = 0.01
 
 
 DEFAULT = Hyperparameters(epochs=3, warmup=0.1, lr=2e-5, batch_size=32, cls_dropout=0.1)
-"""For data of one's own."""
+"""For the user's own data."""
 
 LENGTHS = {
     "mnli": 256,
@@ -109,7 +109,7 @@ _SCRIPTS: dict[str, _Cells] = {
         "v2-xxlarge": (4, 500, 3e-6, 32, 0.15),
         "v3-large": (8, 500, 6e-6, 32, 0.10),
     },
-    "rte": {  # all but v3-large begin at the -mnli checkpoint
+    "rte": {  # all except v3-large start from the -mnli checkpoint
         "base": (6, 100, 2e-5, 32, 0.20),
         "large": (6, 50, 1e-5, 32, 0.20),
         "xlarge": (6, 50, 5e-6, 48, 0.20),
@@ -133,7 +133,7 @@ _SCRIPTS: dict[str, _Cells] = {
         "v2-xxlarge": (4, 100, 3e-6, 32, 0.20),
         "v3-large": (4, 50, 7e-6, 32, 0.10),
     },
-    "copa": {  # the ends of the ranges given: 3-8 epochs, 1e-5 to 1e-6, batch 16-32
+    "copa": {  # the ends of the published ranges: 3-8 epochs, 1e-5 to 1e-6, batch 16-32
         "base": (8, 0.1, 1e-5, 16, 0.10),
         "v2-xxlarge": (3, 0.1, 1e-6, 32, 0.10),
     },
@@ -157,7 +157,7 @@ _SIFT_MNLI: dict[str, tuple[int, float, float, float]] = {  # epochs, warm-up, l
     "v2-xxlarge": (6, 1000, 3e-6, 5.0),
 }
 
-# Where a script is missing: the size whose script is used instead, first that is there, and the rate that goes with it.
+# If a size has no script: fallback sizes (the first with a script is used), and the learning rate to use instead.
 _INSTEAD: dict[str, tuple[str, ...]] = {
     "tiny": ("base",),
     "v3-xsmall": ("base",),
@@ -175,7 +175,7 @@ _RATES |= {"large": 1e-5, "xlarge": 5e-6, "v2-xlarge": 4e-6, "v2-xxlarge": 3e-6}
 
 
 def hyperparameters(task: str, size: Size, *, sift: bool = False) -> Hyperparameters:
-    """For a task by its name in ``benchmarks``, or any other name: data of one's own."""
+    """Return the recipe for a task in ``benchmarks``. Any other name means the user's own data."""
     if size not in _RATES:
         raise ValueError(f"unknown size {size!r}; choose from {', '.join(_RATES)}")
     like = LIKE.get(task, task)
@@ -195,7 +195,7 @@ def hyperparameters(task: str, size: Size, *, sift: bool = False) -> Hyperparame
 
 
 def model_size(name: str, layers: int, hidden: int) -> Size:
-    """Of a model by its name, if that is a released DeBERTa's, else by its number of weights in the layers."""
+    """Size of a model: by name for a released DeBERTa, else by the number of weights in its layers."""
     plain = name.rstrip("/").rpartition("/")[2].removesuffix("-mnli").removeprefix("m").removeprefix("deberta-")
     if plain in _RATES and plain != "tiny":
         return plain  # type: ignore[return-value]

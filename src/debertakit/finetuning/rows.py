@@ -1,8 +1,8 @@
-"""Files to rows: tables (tab, comma, semicolon), JSON lines, JSON, Parquet.
+"""Read files as rows: tables (tab, comma, semicolon), JSON lines, JSON, Parquet.
 
-A row is a number (for the messages) and a dict of its columns. Lines that are no rows at all - not UTF-8, not JSON,
-longer than ``MAX_LINE``, with too few columns - go to ``Problems``; what a row means is for its reader to judge.
-Byte-order marks and CRLF are taken off.
+A row is a number (for messages) and a dict of its columns. Lines that cannot be parsed (not UTF-8, not JSON, longer
+than ``MAX_LINE``, too few or too many columns) go to ``Problems``; the caller checks the contents of each row.
+Byte-order marks and CRLF are removed.
 """
 
 import csv
@@ -21,7 +21,7 @@ Quoting = Literal["none", "csv"]
 JSON_LINES = (".jsonl", ".ndjson")
 SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES, ".json", ".parquet")
 
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or half of a pair spelled in JSON
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or half of a surrogate pair escaped in JSON
 _SPACE = re.compile(r"[\s,]*")
 
 
@@ -33,8 +33,11 @@ class Row(NamedTuple):
 def read_rows(
     path: Path, problems: Problems, *, known: Collection[str] = (), headless: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """The rows of a file, by its suffix. ``headless`` names the columns of a table without a header, which is one whose
-    first line has none of the ``known`` names; tables are taken as unquoted, as the benchmarks write them."""
+    """Read the rows of a file according to its suffix.
+
+    ``headless`` names the columns of a table without a header. A table has no header if its first line contains none
+    of the ``known`` names. Tables are read as unquoted, as the benchmarks write them.
+    """
     if path.suffix in JSON_LINES:
         return json_lines(path, problems)
     if path.suffix == ".json":
@@ -53,7 +56,7 @@ def table(
     headless: Sequence[str] = (),
     needed: Collection[str] = (),
 ) -> Iterator[Row]:
-    """``headless``: as above; a first line that has all of the ``needed`` names is a header too."""
+    """Read a table. ``headless``: see ``read_rows``; a first line with all ``needed`` names is also a header."""
     cells = _unquoted(path, problems) if quoting == "none" else _quoted(path, problems)
     begin, first = next(cells, (1, []))
     if not first:
@@ -71,7 +74,7 @@ def table(
 
 
 def collect(rows: Iterator[Row], problems: Problems, parse: Callable[[Row], list[T]]) -> list[T]:
-    """The examples of rows that hold several each; a row with anything wrong in it is skipped whole."""
+    """Collect the examples of rows that hold several each. A row with any error is skipped completely."""
     examples: list[T] = []
     for row in rows:
         examples += _attempt(row, problems, parse)
@@ -93,7 +96,7 @@ def _attempt(row: Row, problems: Problems, parse: Callable[[Row], list[T]]) -> l
 
 
 def delimiter(path: Path) -> str:
-    """Of a table, by its first line: tab, else whichever of comma and semicolon is there more often."""
+    """Delimiter of a table, by its first line: tab, else the more frequent of comma and semicolon."""
     _, line = next(lines(path, Problems(path)), (1, ""))
     if "\t" in line or path.suffix.lower() == ".tsv":
         return "\t"
@@ -101,10 +104,10 @@ def delimiter(path: Path) -> str:
 
 
 def quoting_of(path: Path) -> Quoting:
-    """Whether quotes are the table's own or the text's: its own if the whole file obeys their rules.
+    """Decide whether quotes delimit cells ("csv") or belong to the text ("none").
 
-    Comma and semicolon files always are quoted; a tab-separated one may come from a spreadsheet, or from a corpus in
-    which a sentence begins with a quotation mark.
+    Comma and semicolon files are always quoted. A tab-separated file may come from a spreadsheet, or from a corpus in
+    which a sentence begins with a quotation mark. It is quoted if the whole file follows the quoting rules.
     """
     if delimiter(path) != "\t":
         return "csv"
@@ -125,9 +128,9 @@ def json_lines(path: Path, problems: Problems) -> Iterator[Row]:
 
 
 def json_values(path: Path, problems: Problems) -> Iterator[Row]:
-    """A file of objects one after another, on one line each or on many, or of one list of them.
+    """Read a file of consecutive JSON objects, each on one or more lines, or of one list of objects.
 
-    After a broken object it goes on at the next line that begins with a brace.
+    After a broken object, reading continues at the next line that begins with a brace.
     """
     text, decoder, at, line = whole(path), json.JSONDecoder(), 0, 1
     while True:
@@ -171,7 +174,7 @@ def parquet(path: Path, problems: Problems) -> Iterator[Row]:
 
 
 def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines with their line ends; no more than ``MAX_LINE`` bytes of the file are held at a time."""
+    """Yield numbered lines with their line ends, reading at most ``MAX_LINE`` bytes at a time."""
     with path.open("rb") as stream:
         number, too_long = 1, False
         for raw in iter(lambda: stream.readline(MAX_LINE), b""):
@@ -190,7 +193,7 @@ def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> 
 
 
 def whole(path: Path) -> str:
-    """The text of a file; bytes that are not UTF-8 become lone surrogates."""
+    """Read the text of a file. Bytes that are not UTF-8 become lone surrogates."""
     return _without_mark(path, path.read_bytes()).decode("utf-8", "surrogateescape")
 
 
@@ -206,7 +209,7 @@ def _unquoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]
 
 
 def _quoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
-    """Numbered by the line on which the row begins, for a quoted cell may hold line ends."""
+    """Yield rows, numbered by their first line, because a quoted cell may contain line ends."""
     csv.field_size_limit(MAX_LINE)  # Python's own limit is 131,072 characters
     numbered = lines(path, problems, keep_undecodable=True)
     last = 0
@@ -243,7 +246,7 @@ def _parsed(number: int, line: str, problems: Problems) -> Iterator[Row]:
 
 
 def _checked(number: int | str, value: Any, source: str | None, problems: Problems) -> Iterator[Row]:
-    """``source``: the text that the value was read from; None: an item of a list."""
+    """``source``: the text from which the value was parsed, or None for a list item."""
     if not isinstance(value, dict):
         problems.skip(number, "not a JSON object", shorten(value))
         return
@@ -254,7 +257,7 @@ def _checked(number: int | str, value: Any, source: str | None, problems: Proble
 
 def _decodable(number: int | str, text: str, problems: Problems) -> bool:
     bad = _LONE_SURROGATE.search(text)
-    if bad and "\udc80" <= bad.group() <= "\udcff":  # how Python spells a byte that is not UTF-8
+    if bad and "\udc80" <= bad.group() <= "\udcff":  # Python's surrogateescape for a byte that is not UTF-8
         problems.skip(number, "not UTF-8", f"byte 0x{ord(bad.group()) & 0xFF:02x}")
     elif bad:
         problems.skip(number, "half a surrogate pair")

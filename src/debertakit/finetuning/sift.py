@@ -1,20 +1,20 @@
-"""SiFT, scale-invariant fine-tuning (DeBERTa, section 4 and appendix A.5): adversarial training on normalised words.
+"""SiFT, scale-invariant fine-tuning: adversarial training on normalised embeddings (DeBERTa, section 4, appendix A.5).
 
-    n       = (x - mean(x)) / sqrt(var(x) + eps)          x: sum of the embeddings of a token; no parameters
+    n       = (x - mean(x)) / sqrt(var(x) + eps)          x: sum of a token's embeddings; no parameters
     f(n)    = model from the embedding LayerNorm upwards
-    d0      ~ N(0, init^2), cut off at 2 init
-    g       = gradient at d0 of D(f(n), f(n + d)) by d
-    d       = d0 + step * g / max_hidden |g|               one ascent step, infinity norm, token by token
+    d0      ~ N(0, init^2), clipped at 2 init
+    g       = gradient of D(f(n), f(n + d)) with respect to d, at d0
+    d       = d0 + step * g / max_hidden |g|               one ascent step, infinity norm, per token
     loss    = task loss + strength * D(f(n), f(n + d))     D: symmetric KL; regression: squared difference (losses.py)
 
-Why normalised: words and models differ in the length of their embeddings, so one size of perturbation is noise for
-some and nothing for others. Normalised first, a step means the same for all. The perturbation stands between that
-parameter-free normalisation and the model's own embedding LayerNorm, whose gain and bias then act on it as on the
-words: LayerNorm(n + d). Without d nothing changes, because LayerNorm(n) = LayerNorm(x) but for eps; so the clean pass
-is the plain model, and so is what is saved.
+Embeddings are normalised because their norms differ between words and models: a perturbation of fixed size is noise for
+some and negligible for others. After normalisation a step means the same for all. The perturbation is added between
+this parameter-free normalisation and the model's own embedding LayerNorm, whose gain and bias then apply to it as to
+the embeddings: LayerNorm(n + d). Without d nothing changes, because LayerNorm(n) = LayerNorm(x) except for eps. The
+clean pass and the saved model are therefore the plain model.
 
-As in Microsoft's trainer, n is a constant in the perturbed pass (the word table learns from the clean pass only) and
-each pass draws its own dropout. Cost: two passes forward and two backward more than plain training needs.
+As in Microsoft's trainer, n is a constant in the perturbed pass (the word embeddings learn only from the clean pass),
+and each pass draws its own dropout. Cost: two more forward and two more backward passes than plain training.
 """
 
 from collections.abc import Callable, Iterator
@@ -30,7 +30,7 @@ EPS = 1e-7
 
 @dataclass(frozen=True)
 class Sift:
-    """``--sift``: the published MNLI recipes take strength 5 (3 for xsmall)."""
+    """SiFT settings. The published MNLI recipes use strength 5 (3 for xsmall)."""
 
     strength: float = 5.0
     """lambda, the weight of the divergence."""
@@ -44,7 +44,7 @@ class Sift:
 
 
 class Perturbation:
-    """One embedding LayerNorm: remembers what comes in, and puts n + d in its place when there is a d."""
+    """Hook on one embedding LayerNorm: stores its normalised input n, and replaces the input with n + d if d is set."""
 
     def __init__(self, layer_norm: nn.Module):
         self.normal: Tensor | None = None
@@ -61,7 +61,7 @@ class Perturbation:
 
 
 def embedding_norms(model: nn.Module) -> list[nn.Module]:
-    """Every LayerNorm over embeddings; a model may have more than one table of words."""
+    """Every LayerNorm over embeddings. A model may have several embedding tables."""
     found = [module for name, module in model.named_modules() if name.endswith("embeddings.LayerNorm")]
     if not found:
         raise ValueError(f"SiFT needs a LayerNorm over the embeddings, and {type(model).__name__} has none")
@@ -87,14 +87,14 @@ def perturbed_logits(
 ) -> Tensor:
     """f(n + d), with gradients to the parameters.
 
-    ``clean`` is f(n), just computed while ``watching``; ``forward`` runs the same batch again; ``compare`` is D.
+    ``clean`` is f(n), computed inside ``watching``; ``forward`` runs the same batch again; ``compare`` is D.
     """
     deltas = [torch.randn_like(p.normal) for p in perturbations]  # type: ignore[arg-type]
     for perturbation, delta in zip(perturbations, deltas, strict=True):
         delta.clamp_(-2, 2).mul_(sift.init).requires_grad_()
         perturbation.delta = delta
     try:
-        # Only d is differentiated by: no parameter gets, or loses, a gradient here.
+        # Differentiate only with respect to d, so that no parameter gradient changes here.
         gradients = torch.autograd.grad(compare(clean.detach(), forward()), deltas)
         for perturbation, delta, gradient in zip(perturbations, deltas, gradients, strict=True):
             perturbation.delta = ascend(delta.detach(), gradient, sift.step)
@@ -105,7 +105,7 @@ def perturbed_logits(
 
 
 def ascend(delta: Tensor, gradient: Tensor, step: float) -> Tensor:
-    """One step uphill; where the gradient is not finite, none."""
+    """Take one ascent step, or none where the gradient is not finite."""
     norm = gradient.abs().amax(-1, keepdim=True)
     moved = delta + step * gradient / (norm + 1e-6)
     return torch.where(norm.isfinite(), moved, delta)

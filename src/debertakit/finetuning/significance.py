@@ -1,16 +1,17 @@
-"""Is A better than B, or was it luck?
+"""Significance tests: is A better than B, or was it luck?
 
-Both predicted the same examples, so everything is paired. With m the metric on a set of examples (its mean over the
-seeds, where a side has several) and d = m(A) - m(B):
+All tests are paired, because both systems predicted the same examples. m is the metric on a set of examples (its mean
+over seeds, if there are several) and d = m(A) - m(B):
 
-    bootstrap         examples are drawn anew with replacement; the interval of d from its quantiles, and
+    bootstrap         resample the examples with replacement; the interval of d comes from its quantiles, and
                       p = 2 min(P(d <= 0), P(d >= 0))
-    randomisation     each example's predictions change sides or do not; p = P(|d'| >= |d|), exact where all 2^n
-                      exchanges can be listed
-    McNemar           accuracy only: of the examples that one side alone has right, is half A's? Exact binomial test
+    randomisation     randomly swap the two predictions of each example; p = P(|d'| >= |d|), exact if all 2^n swaps
+                      can be enumerated
+    McNemar           accuracy only: does A have half of the examples that only one system gets right? Exact binomial
+                      test
 
-The bootstrap asks how d would move on other examples of the same kind, the other two how often equal systems would
-differ that much. Seeds are luck of another kind: ``summary``.
+The bootstrap estimates how d would vary on other examples of the same kind. The other two tests estimate how often
+equal systems would differ by that much. For the variation between seeds, see ``summary``.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,9 +21,9 @@ from typing import Any
 import numpy as np
 
 Metric = Callable[[Sequence[Any], Sequence[Any]], float]
-"""Examples and a prediction for each -> a figure."""
+"""Examples and predictions -> score."""
 Runs = Sequence[Sequence[Any]]
-"""For each seed, a prediction for each example."""
+"""One list of predictions per seed."""
 
 
 @dataclass(frozen=True)
@@ -51,10 +52,10 @@ def compare(
             raise ValueError(f"{len(run)} predictions for {len(examples)} examples")
     if len(examples) < 2:
         raise ValueError("a comparison needs two examples or more")
-    from scipy import stats  # a second to import
+    from scipy import stats  # takes a second to import
 
     n = len(examples)
-    both = [[*left, *right] for left, right in zip(a, b, strict=True)]  # prediction i of A: i; of B: n + i
+    both = [[*left, *right] for left, right in zip(a, b, strict=True)]  # prediction i of A is at i, of B at n + i
 
     def mean(chosen: np.ndarray, rows: np.ndarray) -> float:
         picked, places = [examples[i] for i in chosen.tolist()], rows.tolist()
@@ -70,7 +71,7 @@ def compare(
     drawn = stats.bootstrap(
         (everyone,), resampled, vectorized=False, n_resamples=resamples, method="percentile", rng=_draw(seed)
     ).bootstrap_distribution
-    drawn = drawn[np.isfinite(drawn)]  # a correlation is not defined on every draw
+    drawn = drawn[np.isfinite(drawn)]  # a correlation can be undefined on a resample
     low, high = np.quantile(drawn, [0.025, 0.975]) if len(drawn) else (np.nan, np.nan)
     swapped = stats.permutation_test(
         (everyone, n + everyone),
@@ -91,13 +92,13 @@ def compare(
 
 
 def _two_sided(differences: np.ndarray) -> float:
-    """Never 0: the sample itself counts as one draw on either side."""
+    """Two-sided p-value. Never 0: the sample itself counts as one draw on each side."""
     below, above = np.sum(differences <= 0), np.sum(differences >= 0)
     return float(min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1)))
 
 
 def mcnemar(a_right: Sequence[bool], b_right: Sequence[bool]) -> float:
-    """p of the exact test that A alone is right as often as B alone."""
+    """p-value of the exact test that A alone is right as often as B alone."""
     from scipy import stats
 
     only_a = sum(x and not y for x, y in zip(a_right, b_right, strict=True))
@@ -117,7 +118,7 @@ class Summary:
 
 
 def summary(figures: Sequence[float]) -> Summary:
-    """Over seeds; sd with n - 1, and 0 for one seed."""
+    """Statistics over seeds. The standard deviation uses n - 1, and is 0 for one seed."""
     values = np.asarray(figures, dtype=float)
     sd = float(values.std(ddof=1)) if len(values) > 1 else 0.0
     return Summary(float(values.mean()), sd, float(values.min()), float(values.max()))

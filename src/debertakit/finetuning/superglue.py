@@ -1,12 +1,12 @@
 """SuperGLUE: eight tasks (super.gluebenchmark.com), from the archive's .jsonl files and common copies of them.
 
-How a task becomes texts and options:
+Texts and options of each task:
 
     boolq     passage, question
     cb, rte   premise, hypothesis
     copa      premise; "What was the cause?" or "What happened as a result?" and each choice
-    multirc   paragraph; question and answer, judged one by one
-    record    passage; the query with each entity in the place of the blank
+    multirc   paragraph; question and answer, each answer judged separately
+    record    passage; the query with each entity in place of the blank
     wic       word and first sentence, second sentence
     wsc       the text with the *pronoun* marked; the text with the noun phrase in its place
 """
@@ -40,7 +40,7 @@ def _wic(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Text]:
 
 
 def _wic_sentences(rows: Iterator[Row], problems: Problems) -> Iterator[Row]:
-    """Also of the copies that have it all in one text: "Word: go. Sentence 1: ... Sentence 2: ..."."""
+    """Also accept copies with all fields in one text: "Word: go. Sentence 1: ... Sentence 2: ..."."""
     for number, values in rows:
         copy = _WIC_COPY.fullmatch(str(values.get("text", "")))
         if copy:
@@ -60,9 +60,9 @@ def _wsc(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Text]:
 
 
 def _wsc_pairs(rows: Iterator[Row], problems: Problems) -> Iterator[Row]:
-    """``span2_index`` counts words between blanks; the word there may carry punctuation: "him,"."""
+    """``span2_index`` counts words separated by blanks. The word there may include punctuation: "him,"."""
     for number, values in rows:
-        nested = values.get("target")  # the archive nests what the hub and copies do not
+        nested = values.get("target")  # nested in the archive, flat on the hub and in copies
         target = {**values, **nested} if isinstance(nested, dict) else values
         text, noun, pronoun, index = (target.get(k) for k in ("text", "span1_text", "span2_text", "span2_index"))
         if not (isinstance(text, str) and noun and pronoun and isinstance(index, int)):
@@ -78,7 +78,7 @@ def _wsc_pairs(rows: Iterator[Row], problems: Problems) -> Iterator[Row]:
 
 
 def _place(text: str, span: str, index: int) -> int | None:
-    """Where the span begins, of its places the one nearest to the ``index``-th word."""
+    """Start of the occurrence of ``span`` nearest to word number ``index``, or None."""
     words = [match.start() for match in re.finditer(r"\S+", text)]
     wanted = words[min(max(index, 0), len(words) - 1)] if words else 0
     places = [match.start() for match in re.finditer(rf"(?<!\w){re.escape(span)}(?!\w)", text, re.IGNORECASE)]
@@ -127,7 +127,7 @@ def _record(rows: Iterator[Row], problems: Problems, labelled: bool) -> list[Cho
 
 
 def _queries(values: dict[str, Any], labelled: bool) -> list[Choice]:
-    """A query may have several right entities, "Trump" and "Donald Trump"; ``label`` is the first of them."""
+    """A query may have several correct entities, "Trump" and "Donald Trump"; ``label`` is the first of them."""
     text, examples = values["passage"]["text"], []
     spans = sorted((entity["start"], entity["end"]) for entity in values["passage"]["entities"])
     names = tuple(dict.fromkeys(text[begin : end + 1] for begin, end in spans))
@@ -146,7 +146,7 @@ def _queries(values: dict[str, Any], labelled: bool) -> list[Choice]:
 
 
 def one_right(example: Choice) -> Choice:
-    """For training: without the right options that are not the label, which would be taught as wrong."""
+    """Remove correct options other than the label, because training would treat them as wrong."""
     if example.names is None or example.answers is None or example.label is None:
         return example
     kept = [i for i, name in enumerate(example.names) if i == example.label or name not in example.answers]
@@ -183,7 +183,7 @@ def _read_record(folder: Path) -> dict[str, list[Choice]]:
 
 
 def _writer(value: Callable[[Any, Any], Any]) -> Callable[[Path, Sequence[Any], Sequence[Any]], None]:
-    """{"idx": ..., "label": ...} a line."""
+    """Write one {"idx": ..., "label": ...} per line."""
 
     def write(path: Path, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
         lines = (

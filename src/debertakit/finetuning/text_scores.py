@@ -1,17 +1,17 @@
-"""What written texts are worth beside their references: sacreBLEU and chrF, or ROUGE."""
+"""Score generated texts against references: sacreBLEU and chrF, or ROUGE."""
 
 import re
 from importlib.util import find_spec
 
 METRICS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
-"""And the package that each needs."""
+"""Metric -> the package that it needs."""
 
 _HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
 _WORD = re.compile(f"[{_HAN}]|[^\\W_{_HAN}]+")
 
 
 def check(metric: str) -> None:
-    """Before the work, not after hours of it."""
+    """Raise before the work starts if the metric is unknown or its package is missing."""
     if metric not in METRICS:
         raise ValueError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     if find_spec(METRICS[metric]) is None:
@@ -19,7 +19,7 @@ def check(metric: str) -> None:
 
 
 def text_scores(metric: str, texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    """The figures, and what sacreBLEU says about how it counted."""
+    """Return the scores and sacreBLEU's signatures, which say how each score was computed."""
     check(metric)
     return (_bleu if metric == "bleu" else _rouge)(texts, references)
 
@@ -44,8 +44,8 @@ def _rouge(texts: list[str], references: list[str]) -> tuple[dict[str, float], d
 
 
 class Words:
-    """rouge-score's own words where the text is ASCII, stemmed; it drops all other letters, this does not: words with
-    them stay whole, and every Chinese character is a word."""
+    """Tokenizer for ROUGE. ASCII words are split and stemmed as in rouge-score. rouge-score drops all other letters;
+    here, words with such letters stay whole, and every Chinese character is a word."""
 
     def __init__(self) -> None:
         from nltk.stem.porter import PorterStemmer
@@ -58,6 +58,6 @@ class Words:
 
 
 def _is_chinese(texts: list[str]) -> bool:
-    """More Chinese characters than other words."""
+    """Whether more than half of the words are Chinese characters."""
     words = [word for text in texts[:1000] for word in _WORD.findall(text)]
     return sum(re.match(f"[{_HAN}]", word) is not None for word in words) > len(words) / 2

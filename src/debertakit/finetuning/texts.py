@@ -1,4 +1,4 @@
-"""Rows to ``Text`` examples: one or two texts and a label, whatever the columns are called."""
+"""Convert rows to ``Text`` examples: one or two texts and a label, under any of several column names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,19 +13,19 @@ from debertakit.finetuning.rows import Row
 
 Label = str | tuple[str, ...] | float
 ReadLabel = Callable[[Any], Label | None]
-"""What a row has -> its label, or None if it gives none; ValueError("reason", "detail") if that is no label."""
+"""Cell value -> label, or None if it has none. Raises ValueError("reason", "detail") for an invalid label."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names that a column goes by, in lower case; the first one that is there is read."""
+    """Possible names of each column, in lower case. The first name that the file has is used."""
 
     text: tuple[str, ...]
     pair: tuple[str, ...] = ()
     label: tuple[str, ...] = ("label",)
     id: tuple[str, ...] = ("index", "idx", "id", "qid")
     headless: tuple[str, ...] = ()
-    """What the columns are where the file has no header."""
+    """Column names of a file without a header."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -35,7 +35,7 @@ class Columns:
 def reader(
     columns: Columns, label: ReadLabel, *, names: Sequence[str], patterns: Patterns = SPLITS, hub: str = ""
 ) -> Callable[[Path], dict[str, list[Text]]]:
-    """The ``read`` of a task."""
+    """Make the ``read`` function of a task."""
 
     def read(folder: Path) -> dict[str, list[Text]]:
         return read_splits(
@@ -54,7 +54,7 @@ def reader(
 def texts(
     rows: Iterator[Row], problems: Problems, columns: Columns, read_label: ReadLabel, labelled: bool
 ) -> list[Text]:
-    """Skipped: an empty text, a label that is none. An unlabelled row is kept in any case: it must be answered."""
+    """Convert rows. Empty texts and invalid labels are skipped; unlabelled test rows need a prediction and are kept."""
     examples: list[Text] = []
     required = [names for names in (columns.text, columns.pair, columns.label if labelled else ()) if names]
     for index, row in enumerate(rows):
@@ -78,7 +78,7 @@ def texts(
 
 
 def require(values: Mapping[str, Any], columns: Sequence[Sequence[str]], problems: Problems) -> None:
-    """Refuse a file whose first row lacks a column, whichever of its names it goes by."""
+    """Raise if the first row lacks a required column under all of its names."""
     there = {name.casefold() for name in values}
     for names in columns:
         if not there.intersection(names):
@@ -103,12 +103,12 @@ def blank(value: Any) -> bool:
 
 
 def hidden(value: Any) -> bool:
-    """A label that a benchmark does not give away: blank, or the hub's -1."""
+    """Whether a benchmark withholds this label: blank, or -1 as on the hub."""
     return blank(value) or str(value).strip() in ("-1", "-1.0")
 
 
 def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
-    """A class by its name, in any case, or by its number in ``numbers``."""
+    """Make a reader of class labels: a name in any case, or an index into ``numbers``."""
     names = {name.casefold(): name for name in labels}
     numbered = {str(number): name for number, name in enumerate(numbers)}
 
@@ -126,7 +126,7 @@ def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
 
 
 def number(value: Any) -> float:
-    """A score."""
+    """Parse a finite score."""
     try:
         score = float(value)
     except (TypeError, ValueError):
