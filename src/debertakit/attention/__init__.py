@@ -1,7 +1,8 @@
-"""The one attention function of the package and the choice of what computes it.
+"""Disentangled attention and the choice of its backend.
 
-``reference`` is the readable truth and can hand out probabilities; ``cpu`` is the fused kernel; ``flex`` is torch's
-FlexAttention for CUDA. All take the same arguments and agree forward and backward (tests/attention).
+``reference`` is the readable implementation and the only one that returns probabilities. ``cpu`` is the fused kernel.
+``flex`` is torch's FlexAttention for CUDA. All take the same arguments and agree forward and backward
+(tests/attention).
 """
 
 import logging
@@ -26,7 +27,7 @@ _chosen: ContextVar[str] = ContextVar("debertakit_attention_backend", default="a
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Compute attention with this backend inside the ``with`` block; 'auto' takes the fastest that can."""
+    """Use this attention backend inside the ``with`` block. 'auto' selects the fastest one that supports the call."""
     if name not in BACKENDS:
         raise ValueError(f"unknown attention backend {name!r}; choose from {', '.join(BACKENDS)}")
     token = _chosen.set(name)
@@ -47,17 +48,17 @@ def disentangled_attention(
     dropout: float = 0.0,
     observe: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """Mixed values [total queries, heads, d]. The equation is at the top of ``reference.py``.
+    """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``.
 
-    ``observe`` sees the probabilities [n, heads, max_q, max_k]; the values are mixed by what it returns.
+    ``observe`` receives the probabilities [n, heads, max_q, max_k]. Its return value replaces them.
     """
-    # Drawn from torch's own generator: manual_seed and gradient checkpointing reproduce it.
+    # Use torch's own generator, so that manual_seed and gradient checkpointing reproduce the seed.
     seed = torch.randint(2**31 - 1, (), device="cpu") if dropout > 0.0 else None
     backend = "reference" if observe is not None else _backend_for(q, positions)
     if backend == "cpu":
         return cpu.attend(q, k, v, positions, layout, scale, dropout, seed)
     if backend == "flex":
-        from debertakit.attention import flex  # imports torch's compiler: only for who uses it
+        from debertakit.attention import flex  # lazy, because it imports torch's compiler
 
         return flex.attend(q, k, v, positions, layout, scale, dropout, seed)
     return reference.attend(q, k, v, positions, layout, scale, dropout, seed, observe)[0]
@@ -69,7 +70,7 @@ def _chosen_backend() -> str:
 
 
 def _backend_for(q: Tensor, positions: PositionTables | None) -> str:
-    """p2p and exported graphs are left to the reference."""
+    """Select the backend. p2p and exported graphs need the reference."""
     chosen = _chosen_backend()
     p2p = positions is not None and "p2p" in positions.terms
     if chosen == "auto":

@@ -1,11 +1,11 @@
-"""The fused CPU kernel behind torch operators: ``reference.attend`` without a length² tensor.
+"""Torch operators for the fused CPU kernel, which computes ``reference.attend`` without a length² tensor.
 
-``kernel.cpp`` knows nothing of torch: it takes one record of addresses, strides and sizes through ctypes. It is built
-when the package is installed; without a compiler the package still works and ``reason()`` says why this part does not.
+``kernel.cpp`` does not depend on torch. It takes one record of addresses, strides and sizes through ctypes. It is built
+when the package is installed. Without a compiler the package uses the reference, and ``reason()`` explains why.
 
-Two operators, ``debertakit::attention_forward`` and ``debertakit::attention_backward``, are what autograd,
-torch.compile and torch.export see. In plain inference they are left out: the dispatcher would cost more than a short
-sequence's attention.
+Autograd, torch.compile and torch.export see two operators, ``debertakit::attention_forward`` and
+``debertakit::attention_backward``. Plain inference calls the kernel directly, because the dispatcher would cost more
+than the attention of a short sequence.
 """
 
 import ctypes
@@ -25,8 +25,8 @@ from debertakit.attention.positions import Lookup, PositionTables
 
 __all__ = ["attend", "available", "reason", "supports"]
 
-# kernel.cpp: struct Problem. Twelve matrices (address, row stride, head stride), logsumexp and six index vectors,
-# seven sizes, scale and dropout, then drop_below, seed, threads and the address of GOMP_parallel.
+# Same fields as struct Problem in kernel.cpp: twelve matrices (address, row stride, head stride), logsumexp and six
+# index vectors, seven sizes, scale and dropout, then drop_below, seed, threads and the address of GOMP_parallel.
 _CALL = struct.Struct("=36q 7q 7q 2d 4q")
 _ERRORS = {
     1: (MemoryError, "out of memory in the attention kernel"),
@@ -39,17 +39,17 @@ _DENSE = (Tensor, torch.nn.Parameter)
 
 @constant_in_graphs
 def available() -> bool:
-    """Whether the kernel was built and could be loaded."""
+    """Return whether the kernel was built and could be loaded."""
     return _library()[0] is not None
 
 
 def reason() -> str:
-    """Why it is not ``available``, in one line; empty when it is."""
+    """Explain in one line why the kernel is not available. Empty if it is."""
     return _library()[1]
 
 
 def supports(q: Tensor, p2p: bool = False) -> bool:
-    """Whether ``attend`` can take this call; the reference takes all others."""
+    """Return whether ``attend`` supports this call. The reference supports all calls."""
     return (
         available()
         and not p2p
@@ -71,12 +71,12 @@ def attend(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Mixed values [total queries, heads, d]. The equation is at the top of ``reference.py``."""
+    """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``."""
     pos_k = pos_q = lookup = None
     if positions is not None and positions.terms:
         if "p2p" in positions.terms:
             raise ValueError("the fused kernel does not compute p2p")
-        # The kernel adds a term for every table that it is given.
+        # The kernel adds one score term for each table that we pass.
         pos_k = positions.pos_k if "c2p" in positions.terms else None
         pos_q = positions.pos_q if "p2c" in positions.terms else None
         lookup = positions.relative.lookup()
@@ -89,7 +89,7 @@ def attend(
 
 
 def _plain(q: Tensor) -> bool:
-    """Whether q holds numbers now: nothing is being traced, transformed or counted."""
+    """Return whether this is an eager call: no tracing, no torch.func transform, no dispatch mode."""
     return (
         not torch.compiler.is_compiling()
         and type(q) is Tensor
@@ -99,7 +99,7 @@ def _plain(q: Tensor) -> bool:
 
 
 def content_hash(t: Tensor) -> int | None:
-    """A 64-bit hash of the numbers in ``t``; None where they cannot be read quickly (no kernel, not dense, a GPU)."""
+    """Return a 64-bit hash of the values in ``t``, or None if hashing would be slow (no kernel, not dense, a GPU)."""
     library = _library()[0]
     if library is None or type(t) not in _DENSE or t.device.type != "cpu" or not t.is_contiguous():
         return None
@@ -110,7 +110,8 @@ def _any_grad(*tensors: Tensor | None) -> bool:
     return any(t is not None and t.requires_grad for t in tensors)
 
 
-_LayoutRows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]  # offsets and positions, of q and of k; visible
+# q_offsets, k_offsets, q_positions, k_positions, visible
+_LayoutRows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
 
 
 def _mix(
@@ -145,7 +146,7 @@ def _forward(
     dropout: float,
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Mixed values and the logsumexp of each row of scores, [heads, total queries]."""
+    """Compute attention outputs and the logsumexp of each row of scores, [heads, total queries]."""
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
     layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
     return _mix((q, k, v), (pos_k, pos_q), lse, layout, lookup, scale, dropout, seed), lse
@@ -171,7 +172,7 @@ def _backward(
     seed: Tensor | None,
     table_grads: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Gradients of q, k, v, pos_k, pos_q; those of the tables are empty without ``table_grads`` or a table."""
+    """Compute gradients of q, k, v, pos_k, pos_q. Table gradients are empty without ``table_grads`` or a table."""
     layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
     grads = [torch.empty(t.shape, dtype=torch.float32) for t in (q, k, v)]
     tables = [
@@ -190,8 +191,8 @@ def _call(
     name: str,
     content: tuple[Tensor, Tensor, Tensor],  # q, k, v
     tables: tuple[Tensor | None, Tensor | None],  # pos_k, pos_q
-    results: Sequence[Tensor | None],  # out, then in backward d_out, d_q, d_k, d_v, d_pos_k, d_pos_q
-    lse: Tensor | None,  # forward may do without
+    results: Sequence[Tensor | None],  # out; backward also: d_out, d_q, d_k, d_v, d_pos_k, d_pos_q
+    lse: Tensor | None,  # optional in forward
     layout: _LayoutRows,
     lookup: Tensor | None,
     scale: float,
@@ -202,7 +203,7 @@ def _call(
     if library is None:
         raise RuntimeError(why)
     _check_shapes(content, tables, layout)
-    # Converted copies must outlive the call: keep the lists. What the kernel writes was made fp32 and contiguous.
+    # These lists keep converted copies alive during the call. All outputs are already fp32 and contiguous.
     matrices = [None if t is None else _rows(t) for t in (*content, *tables, *results)]
     vectors = [None if t is None else _indices(t) for t in (*layout, lookup)]
     fields: list[int] = []
@@ -228,7 +229,7 @@ def _call(
 
 
 def _rows(t: Tensor) -> Tensor:
-    """fp32 with the last dimension contiguous, by a copy only where it has to be."""
+    """Return fp32 rows with a contiguous last dimension. Copies only if necessary."""
     if t.dtype is torch.float32 and t.stride()[2] == 1:
         return t
     return t.to(torch.float32).contiguous()
@@ -243,7 +244,7 @@ def _indices(t: Tensor) -> Tensor:
 def _check_shapes(
     content: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor | None, Tensor | None], layout: _LayoutRows
 ) -> None:
-    """What the kernel takes on trust; a wrong shape there would be a wrong address."""
+    """Check all shapes, because the kernel does not: a wrong shape would read from a wrong address."""
     (queries, heads, d), k, v = (t.shape for t in content)
     keys = k[0]
     if d % 8:
@@ -302,7 +303,7 @@ def _differentiate(ctx, d_out, _d_lse):
 
 
 def _differentiable_gradients(ctx, d_out: Tensor) -> list[Tensor | None]:
-    """The reference's gradients, which have gradients of their own; the kernel's have none."""
+    """Compute the gradients with the reference. They can be differentiated again, unlike those of the kernel."""
     q, k, v, pos_k, pos_q, _out, _lse, *rows, lookup, seed = ctx.saved_tensors
     q_offsets, k_offsets, q_positions, k_positions, visible = rows
     max_q, max_k = (int(offsets.diff().max()) if len(offsets) > 1 else 0 for offsets in (q_offsets, k_offsets))
@@ -322,7 +323,7 @@ attention_forward.register_autograd(_differentiate, setup_context=_save)
 
 @lru_cache(maxsize=1)
 def _library() -> tuple[ctypes.CDLL | None, str, int]:
-    """The kernel, or why there is none, and the address of torch's own thread team."""
+    """Load the kernel. Returns (library or None, reason if None, address of GOMP_parallel or 0)."""
     if os.environ.get("DEBERTAKIT_KERNEL") == "0":
         return None, "fused attention kernel turned off (DEBERTAKIT_KERNEL=0); using the reference", 0
     path = Path(__file__).with_name("_kernel.so")
@@ -343,12 +344,12 @@ def _library() -> tuple[ctypes.CDLL | None, str, int]:
 
 
 def _gomp_parallel() -> int:
-    """Where the OpenMP runtime that torch brought keeps GOMP_parallel (LLVM's has it too); 0: none was found.
+    """Return the address of GOMP_parallel in torch's OpenMP runtime (GNU or LLVM), or 0 if there is none.
 
-    A kernel with a runtime of its own would hold a second pool of threads that fights torch's for the cores.
+    With a separate runtime, the kernel would have a second thread pool that competes with torch's for the cores.
     """
     bundled = sorted((Path(torch.__file__).parent / "lib").glob("lib*omp*"))
-    for candidate in [*map(str, bundled), None]:  # None: what the process has loaded so far
+    for candidate in [*map(str, bundled), None]:  # None: libraries already loaded in the process
         try:
             address = ctypes.cast(ctypes.CDLL(candidate).GOMP_parallel, ctypes.c_void_p).value
         except (OSError, AttributeError):

@@ -1,10 +1,10 @@
 """Disentangled attention on CUDA through torch's FlexAttention.
 
-The two position terms become tables by row, c2p [heads, queries, rows] and p2c [heads, keys, rows], linear in the
-length; the score function reads them at row(i - j) while the fused kernel runs. Sequences packed one behind the
-other, causal and prefix limits go into the block mask, so whole blocks outside a sequence are never touched.
+The two position terms are precomputed for all table rows, c2p [heads, queries, rows] and p2c [heads, keys, rows], which
+is linear in the length. The score function reads them at row(i - j) inside the fused kernel. Sequence boundaries and
+causal and prefix limits are part of the block mask, so that blocks outside a sequence are skipped.
 
-FlexAttention has no dropout on probabilities. With m_ij the dropout mask, two runs give it exactly:
+FlexAttention has no dropout on probabilities. With m_ij the dropout mask, two runs compute it exactly:
 
     sum_j m_ij p_ij v_j = softmax over the kept keys (with v) * exp(logsumexp over kept - logsumexp over all)
 
@@ -38,7 +38,7 @@ def attend(
     dropout: float = 0.0,
     seed: Tensor | None = None,
 ) -> Tensor:
-    """Mixed values [total queries, heads, d]; the equation stands at the top of ``reference.py``."""
+    """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``."""
     score = _score_function(q, k, positions, layout, scale)
     packed = [x.transpose(0, 1).unsqueeze(0) for x in (q, k, v)]  # [1, heads, rows, d]
     run: Any = _compiled() if q.is_cuda else flex_attention
@@ -67,7 +67,7 @@ def _score_function(
         return lambda score, b, h, i, j: score
     pos_k = positions.pos_k if "c2p" in positions.terms else None
     pos_q = positions.pos_q if "p2c" in positions.terms else None
-    with torch.autocast(q.device.type, enabled=False):  # their products overflow fp16
+    with torch.autocast(q.device.type, enabled=False):  # the products overflow fp16
         c2p = torch.einsum("ihd,rhd->hir", q.float() * scale, pos_k.float()) if pos_k is not None else None
         p2c = torch.einsum("jhd,rhd->hjr", k.float(), pos_q.float() * scale) if pos_q is not None else None
     lookup = positions.relative.lookup(q.device)
@@ -86,7 +86,7 @@ def _score_function(
 
 
 def _keep_function(score: Callable[..., Tensor], layout: Layout, dropout: float, seed: Tensor) -> Callable[..., Tensor]:
-    """The score function with what dropout drops at minus infinity; the mask is ``reference.keep_mask``'s."""
+    """Wrap the score function: dropped keys get a score of minus infinity. Same mask as ``reference.keep_mask``."""
     key_start = layout.k_offsets[:-1].repeat_interleave(layout.k_offsets.diff())
     threshold = int(dropout * 2**32)
 
@@ -100,7 +100,7 @@ def _keep_function(score: Callable[..., Tensor], layout: Layout, dropout: float,
 
 
 def _block_mask(layout: Layout) -> Any:
-    """Built once per layout: all layers share it."""
+    """Build the block mask once per layout. All layers share it."""
     if layout not in _masks:
         sequence = torch.arange(layout.sequences, device=layout.q_offsets.device)
         of_query = sequence.repeat_interleave(layout.q_offsets.diff())

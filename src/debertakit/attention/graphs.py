@@ -1,4 +1,4 @@
-"""What code that torch traces has to know: is it being traced, and what is a constant of the graph."""
+"""Helpers for code that torch traces: detect tracing, and mark functions whose result is a graph constant."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -10,23 +10,25 @@ T = TypeVar("T")
 
 
 def constant_in_graphs(function: Callable[..., T]) -> Callable[..., T]:
-    """torch.compiler.assume_constant_result without its import of the compiler, which takes two seconds."""
+    """Same as torch.compiler.assume_constant_result, without importing the compiler, which takes two seconds."""
     function._dynamo_marked_constant = True  # type: ignore[attr-defined]
     return function
 
 
 @constant_in_graphs
 def transformed() -> bool:
-    """Whether torch.func (vmap, grad, jvp) or forward-mode differentiation transforms this call. Our operators know
-    neither, and would drop a tangent silently."""
+    """Return whether torch.func (vmap, grad, jvp) or forward-mode differentiation is active.
+
+    Our operators support neither and would silently drop a tangent.
+    """
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
 
 
 def fixed_shapes() -> bool:
-    """Whether shapes may not depend on values: under torch.compile, torch.export, torch.jit.trace and torch.func."""
+    """Return whether shapes must not depend on values: in torch.compile, torch.export, torch.jit.trace, torch.func."""
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or transformed()
 
 
 def exporting() -> bool:
-    """Whether the graph is for other software, which has no operators of ours."""
+    """Return whether the graph is exported to other software, which does not have our operators."""
     return torch.compiler.is_exporting() or torch.jit.is_tracing()

@@ -1,9 +1,9 @@
-"""Where each sequence lies in the packed tensors.
+"""Layout of the sequences in packed tensors.
 
-The encoder keeps the tokens of all sequences one behind the other, [total_tokens, hidden], with no padding. A
-``Layout`` says which rows belong to which sequence, which position each row stands at, and what each may see.
-Queries and keys have offsets of their own: the mask decoder asks for the masked rows only, a cached decoding step
-for the newest row only, cross-attention for the rows of another text.
+The encoder concatenates the tokens of all sequences, [total_tokens, hidden], without padding. A ``Layout`` records
+which rows belong to which sequence, the position of each row, and the keys that each query may attend to. Queries and
+keys have separate offsets: the mask decoder has queries only for masked rows, a cached decoding step only for the new
+rows, and cross-attention has the keys of another text.
 """
 
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ class Layout:
     k_positions: Tensor
     """int32 [total keys]: position of each key in its sequence, ascending."""
     max_q: int
-    """Longest run of queries."""
+    """Largest number of queries in a sequence."""
     max_k: int
-    """Longest run of keys."""
+    """Largest number of keys in a sequence."""
     max_distance: int
-    """No query stands farther from a key than this."""
+    """Upper bound of the distance between a query and a key."""
     visible: Tensor | None = None
-    """int32 [total queries]: how many leading keys of its sequence a query sees; None: all. This one number serves
-    bidirectional (all), causal (those up to itself) and prefix attention (the longer of prefix and itself)."""
+    """int32 [total queries]: each query sees this many leading keys of its sequence. None: all (bidirectional). Causal:
+    the keys up to the query's position. Prefix: the larger of the prefix length and the causal number."""
 
     @property
     def sequences(self) -> int:
@@ -38,7 +38,7 @@ class Layout:
 
     @classmethod
     def from_lengths(cls, lengths: Tensor) -> "Layout":
-        """Sequences of these lengths, every token seeing all of its own sequence."""
+        """Layout of sequences of these lengths, with bidirectional attention."""
         offsets = _offsets(lengths)
         total = int(offsets[-1])
         within = torch.arange(total, device=lengths.device, dtype=torch.int32)
@@ -48,17 +48,17 @@ class Layout:
 
     @classmethod
     def rectangular(cls, batch: int, length: int, device: torch.device | str) -> "Layout":
-        """``batch`` sequences of one length, nothing left out."""
+        """Layout of ``batch`` sequences of the same length, without padding."""
         offsets = torch.arange(batch + 1, device=device, dtype=torch.int32) * length
         positions = torch.arange(length, device=device, dtype=torch.int32).repeat(batch)
         return cls(offsets, offsets, positions, positions, length, length, length - 1)
 
     @classmethod
     def from_mask_in_place(cls, mask: Tensor) -> tuple["Layout", Tensor, Tensor]:
-        """``from_mask`` for graphs, whose shapes cannot depend on the mask: padding is moved to the end of its
-        sequence and stays in, where no query sees it.
+        """``from_mask`` for traced graphs, whose shapes cannot depend on the mask.
 
-        Also returns, [batch, length] each, the column that every row comes from and the row of every column.
+        Padding moves to the end of its sequence, where no query sees it. Also returns the source column of each row
+        and the row of each column, both [batch, length].
         """
         batch, length = mask.shape
         real = mask.long()
@@ -73,9 +73,9 @@ class Layout:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> tuple["Layout", Tensor]:
-        """The layout of a padded [batch, length] batch and the flat indices of the rows to keep.
+        """Return the layout of a padded [batch, length] batch and the flat indices of the rows to keep.
 
-        Padding may stand anywhere; a token's position is its column, as in every reference implementation.
+        Padding may be anywhere. A token's position is its column, as in Microsoft's code and transformers.
         """
         mask = mask.bool()
         kept = mask.flatten().nonzero().squeeze(-1)
@@ -87,10 +87,7 @@ class Layout:
 
     @classmethod
     def tail(cls, batch: int, queries: int, keys: int, device: torch.device | str) -> "Layout":
-        """The last ``queries`` of ``keys`` tokens in each of ``batch`` sequences, seeing what stands up to them.
-
-        Cached decoding: the new tokens ask, all tokens so far answer.
-        """
+        """Causal layout for cached decoding: the last ``queries`` of ``keys`` tokens in each sequence are queries."""
         steps = torch.arange(batch + 1, device=device, dtype=torch.int32)
         positions = torch.arange(keys, device=device, dtype=torch.int32)
         asking = positions[keys - queries :].repeat(batch)
@@ -100,9 +97,9 @@ class Layout:
 
     @classmethod
     def tail_of_mask(cls, mask: Tensor, queries: int) -> tuple["Layout", Tensor, Tensor]:
-        """The same for a padded batch [batch, keys], and the flat indices of the query rows and key rows to keep.
+        """``tail`` for a padded batch [batch, keys]. Also returns the flat indices of query rows and key rows to keep.
 
-        Padding may stand anywhere and counts for nothing: a token's position is the number of real ones before it.
+        Padding may be anywhere. A token's position is the number of real tokens before it.
         """
         mask = mask.bool()
         asked = mask[:, mask.shape[1] - queries :]
@@ -123,7 +120,7 @@ class Layout:
         return layout, asked.flatten().nonzero().squeeze(-1), mask.flatten().nonzero().squeeze(-1)
 
     def at_rows(self, rows: Tensor) -> "Layout":
-        """Ask for these query rows only (ascending); keys and values stay whole."""
+        """Keep only these query rows (ascending), and all keys and values."""
         q_offsets = torch.searchsorted(rows.contiguous(), self.q_offsets.long()).int()
         counts = q_offsets.diff()
         return replace(
@@ -135,13 +132,13 @@ class Layout:
         )
 
     def causal(self) -> "Layout":
-        """Every query sees the keys at its own position and before."""
+        """Let every query see the keys up to its own position."""
         return self.prefix(None)
 
     def prefix(self, lengths: Tensor | None) -> "Layout":
-        """The first ``lengths[s]`` keys of sequence s are seen by all of it; the rest causally.
+        """Let all queries of sequence s see its first ``lengths[s]`` keys, and later keys causally.
 
-        Counted in positions, which may have gaps where padding was taken out of the middle.
+        The causal part compares positions, which have gaps if padding was removed inside a sequence.
         """
         visible = []
         for s in range(self.sequences):
@@ -152,11 +149,11 @@ class Layout:
         return replace(self, visible=torch.cat(visible).int())
 
     def pad_queries(self, x: Tensor) -> Tensor:
-        """[total queries, ...] -> [n, max_q, ...], zeros where there is nothing."""
+        """[total queries, ...] -> [n, max_q, ...], zeros at padding."""
         return _pad(x, self.q_offsets, self.max_q)
 
     def pad_keys(self, x: Tensor) -> Tensor:
-        """[total keys, ...] -> [n, max_k, ...], zeros where there is nothing."""
+        """[total keys, ...] -> [n, max_k, ...], zeros at padding."""
         return _pad(x, self.k_offsets, self.max_k)
 
     def unpad_queries(self, x: Tensor) -> Tensor:
@@ -171,17 +168,17 @@ def _offsets(lengths: Tensor) -> Tensor:
 
 
 def lengths_between(offsets: Tensor) -> Tensor:
-    return offsets[1:] - offsets[:-1]  # not diff(), which TorchScript's ONNX exporter does not know
+    return offsets[1:] - offsets[:-1]  # not diff(): TorchScript's ONNX exporter does not support it
 
 
 def _inside(offsets: Tensor, longest: int) -> Tensor:
-    """bool [n, longest]: which cells of the padded block hold a row."""
+    """Return bool [n, longest]: True at real rows, False at padding."""
     return torch.arange(longest, device=offsets.device) < lengths_between(offsets)[:, None]
 
 
 def _pad(x: Tensor, offsets: Tensor, longest: int) -> Tensor:
     sequences = offsets.shape[0] - 1
-    if sequences * longest == x.shape[0]:  # nothing to fill: a view, and all that export sees
+    if sequences * longest == x.shape[0]:  # no padding: return a view; exported graphs always take this path
         return x.unflatten(0, (sequences, longest))
     padded = x.new_zeros(sequences, longest, *x.shape[1:])
     padded[_inside(offsets, longest)] = x

@@ -1,19 +1,19 @@
-"""Which row of the relative position table stands for a distance.
+"""Mapping from distances to rows of the relative position table.
 
-A token at position i sees one at position j over the distance x = i - j. DeBERTa keeps a table of 2k vectors and
+The distance between a query at position i and a key at position j is x = i - j. DeBERTa has a table of 2k vectors and
 reads row
 
     row(x) = clamp(bucket(x) + k, 0, 2k - 1)
 
-v1 has no buckets: bucket(x) = x. v2 and v3 keep near distances exact and let far ones share rows, on a log scale.
+v1 has no buckets: bucket(x) = x. v2 and v3 keep near distances exact, and far distances share rows on a log scale.
 With b buckets, mid = b / 2 and maximum position M:
 
     |x| <= mid   bucket(x) = x
     |x| >  mid   bucket(x) = sign(x) * (mid + ceil(ln(|x| / mid) / ln((M - 1) / mid) * (mid - 1)))
 
-where x is first clamped to [-(M-1), M-1]. The clamp is Microsoft's rule. transformers leaves it out (``clamp=False``):
-distances of -M and beyond then read row 0, which no released model has trained. Both rules saturate: past ``reach``
-nothing changes, so one vector of 2 * reach + 1 rows answers for texts of any length.
+where x is first clamped to [-(M-1), M-1]. The clamp is Microsoft's rule. transformers does not clamp (``clamp=False``):
+distances of -M and beyond then read row 0, which is untrained in all released models. Both rules saturate: the row is
+constant past ``reach``, so one lookup vector of 2 * reach + 1 rows is enough for texts of any length.
 """
 
 from dataclasses import dataclass, replace
@@ -29,20 +29,20 @@ from debertakit.attention.graphs import constant_in_graphs
 
 @dataclass(frozen=True)
 class RelativePositions:
-    """The distance-to-row rule of one model; hashable, so that its lookup vector is built once per device."""
+    """The distance-to-row rule of one model. Hashable, so that its lookup vector is cached per device."""
 
     span: int
     """k: the relative table has 2k rows."""
     buckets: int = 0
-    """Number of log buckets (v2, v3: 256); 0 keeps every distance exact (v1)."""
+    """Number of log buckets (v2, v3: 256). 0: every distance is exact (v1)."""
     max_position: int = 512
-    """M: distances at and past M - 1 share the last bucket. Unused without buckets."""
+    """M: distances of M - 1 and more share the last bucket. Unused without buckets."""
     clamp: bool = True
-    """Clamp distances before bucketing, as Microsoft does. False: transformers' rule."""
+    """Clamp distances before bucketing, as Microsoft does. False: the rule of transformers."""
     first: int = 0
-    """The table row at which the table handed over begins (see ``cut``)."""
+    """First row of a cut table (see ``cut``)."""
     count: int | None = None
-    """How many rows that table has; None: all 2k."""
+    """Number of rows of a cut table. None: all 2k."""
 
     def __post_init__(self) -> None:
         if self.span < 1:
@@ -55,17 +55,17 @@ class RelativePositions:
 
     @property
     def reach(self) -> int:
-        """The distance past which the row no longer changes."""
+        """The distance beyond which the row is constant."""
         if self.buckets <= 0:
             return self.span
         if self.clamp:
             return self.max_position - 1
-        # The first distance whose bucket leaves the table; one more for rounding.
+        # The first distance whose bucket is outside the table, plus a margin for rounding.
         mid = self.buckets // 2
         return int(mid * ((self.max_position - 1) / mid) ** ((self.span - mid - 1) / (mid - 1))) + 2
 
     def cut(self, max_distance: int) -> "RelativePositions":
-        """The rule for a table cut to ``table[first : first + count]``, the rows within reach of ``max_distance``."""
+        """Return the rule for a cut table, ``table[first : first + count]``, the rows used up to ``max_distance``."""
         middle = self.reach
         reached = min(max_distance, self.reach)
         rows = self.lookup()[[middle - reached, middle + reached]].tolist()
@@ -73,17 +73,17 @@ class RelativePositions:
 
     def lookup(self, device: torch.device | str = "cpu") -> Tensor:
         """int32 [2 * reach + 1]: the row of distance x is at x + reach."""
-        # Plain numbers: torch.compile passes no object to a function whose result is a constant of the graph.
+        # Pass plain numbers: torch.compile accepts no objects as arguments of a constant_in_graphs function.
         return _lookup(self.span, self.buckets, self.max_position, self.clamp, self.first, self.count, str(device))
 
     def rows(self, distances: Tensor) -> Tensor:
-        """The table row of each distance i - j, same shape as ``distances``."""
+        """Return the table row of each distance i - j, in the shape of ``distances``."""
         return Lookup(self.lookup(distances.device)).rows(distances)
 
 
 @dataclass(frozen=True, eq=False)
 class Lookup:
-    """A distance-to-row rule, written out."""
+    """A distance-to-row rule given by its lookup vector."""
 
     table: Tensor
     """int32 [2 * reach + 1]: the row of distance x is at x + reach."""
@@ -93,26 +93,26 @@ class Lookup:
 
     def rows(self, distances: Tensor) -> Tensor:
         reach = self.table.shape[0] // 2
-        return self.table[(distances.clamp(-reach, reach) + reach).long()]  # ONNX gathers by int64 only
+        return self.table[(distances.clamp(-reach, reach) + reach).long()]  # ONNX Gather needs int64
 
 
 TERMS = ("c2p", "p2c", "p2p")
 KEY_TERMS, QUERY_TERMS = frozenset({"c2p", "p2p"}), frozenset({"p2c", "p2p"})
-"""Which terms read the table projected to keys, and which the table projected to queries."""
+"""Terms that read the table projected to keys, and terms that read the table projected to queries."""
 
 
 @dataclass(frozen=True, eq=False)
 class PositionTables:
-    """The position terms of one layer's scores and what they read (the equations are in ``reference.py``)."""
+    """Position terms of one layer's scores and their tables (equations in ``reference.py``)."""
 
     terms: tuple[str, ...]
-    """Which of TERMS are added to the scores."""
+    """The members of TERMS that are added to the scores."""
     pos_k: Tensor | None
-    """Kr [rows, heads, d], for c2p and p2p; None: neither is used."""
+    """Kr [rows, heads, d], for c2p and p2p. None if unused."""
     pos_q: Tensor | None
-    """Qr [rows, heads, d], for p2c and p2p."""
+    """Qr [rows, heads, d], for p2c and p2p. None if unused."""
     relative: RelativePositions | Lookup
-    """Which row stands for a distance."""
+    """Mapping from distances to rows."""
 
     def __post_init__(self) -> None:
         for term in self.terms:
@@ -126,10 +126,10 @@ class PositionTables:
 def _lookup(
     span: int, buckets: int, max_position: int, clamp: bool, first: int, count: int | None, device: str
 ) -> Tensor:
-    """A constant of any graph.
+    """Build the lookup vector as a graph constant.
 
-    Traced by torch.compile, numpy's float64 logarithms would become float32 and some distances change rows; made while
-    torch.export traces, a fake tensor would stay in the cache.
+    If torch.compile traced this function, numpy's float64 logarithms would become float32, which changes the rows of
+    some distances. If torch.export traced it, a fake tensor would stay in the cache.
     """
     relative = RelativePositions(span, buckets, max_position, clamp, first, count)
     if torch._C._len_torch_dispatch_stack() == 0:
@@ -150,7 +150,7 @@ def _build(relative: RelativePositions, device: torch.device) -> Tensor:
 
 
 def log_bucket(x: np.ndarray, buckets: int, max_position: int, clamp: bool = True) -> np.ndarray:
-    """The log bucket of each distance; see the top of this file."""
+    """Return the log bucket of each distance (equation at the top of this file)."""
     mid = buckets // 2
     if clamp:
         x = np.clip(x, 1 - max_position, max_position - 1)

@@ -1,12 +1,12 @@
-"""From hidden states to the queries, keys and values of one layer, and from the relative table to Kr and Qr.
+"""Project hidden states to queries, keys and values, and the relative table to Kr and Qr.
 
-Plain functions over any module that carries DeBERTa's parameter names, ours or stock transformers', so that
-``accelerate`` needs no second implementation. Two layouts exist:
+These functions accept any module with DeBERTa's parameter names, ours or from stock transformers, so that
+``accelerate`` needs no second implementation. There are two layouts:
 
     v2, v3   query_proj, key_proj, value_proj; positions share query_proj and key_proj (share_att_key) or have
              pos_query_proj and pos_key_proj
-    v1       in_proj: all three in one matrix, interleaved head by head, no key bias; q_bias, v_bias beside it;
-             pos_proj (no bias) and pos_q_proj for the positions
+    v1       in_proj: all three in one matrix, interleaved by head, without bias; q_bias and v_bias are separate, and
+             there is no key bias; pos_proj (no bias) and pos_q_proj for the positions
 """
 
 from collections.abc import Hashable, Sequence
@@ -21,11 +21,11 @@ from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS, PositionTables, RelativePositions
 
-Projected = tuple[Tensor | None, Tensor | None]  # Kr and Qr [rows, heads, d]; None where no term needs them
+Projected = tuple[Tensor | None, Tensor | None]  # Kr and Qr [rows, heads, d]; None if no term needs it
 
 
 def project(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values of the same rows, each [rows, heads, d]."""
+    """Return queries, keys and values of the same rows, each [rows, heads, d]."""
     if hasattr(att, "in_proj"):
         q, k, v = _heads(att, att.in_proj(hidden)).chunk(3, dim=-1)
         return q + _heads(att, att.q_bias), k, v + _heads(att, att.v_bias)
@@ -37,14 +37,14 @@ def project_queries(att: Any, hidden: Tensor) -> Tensor:
 
 
 def project_memory(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    """Keys and values, for queries that come from elsewhere."""
+    """Return only keys and values, for use with separate queries."""
     if hasattr(att, "in_proj"):
         return project(att, hidden)[1:]
     return _heads(att, att.key_proj(hidden)), _heads(att, att.value_proj(hidden))
 
 
 def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projected:
-    """Kr and Qr [rows, heads, d] of the relative table; None where no term reads it."""
+    """Return Kr and Qr [rows, heads, d] of the relative table. Either is None if no term reads it."""
     to_key, to_query = position_projections(att)
     return (
         _heads(att, to_key(table)) if to_key is not None and KEY_TERMS.intersection(terms) else None,
@@ -53,7 +53,7 @@ def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projecte
 
 
 def position_projections(att: Any) -> tuple[nn.Module | None, nn.Module | None]:
-    """The layers that project the relative table to keys and to queries."""
+    """Return the layers that project the relative table to keys and to queries."""
     if hasattr(att, "in_proj"):
         return getattr(att, "pos_proj", None), getattr(att, "pos_q_proj", None)
     if att.share_att_key:
@@ -65,43 +65,43 @@ def _heads(att: Any, x: Tensor) -> Tensor:
     return x.unflatten(-1, (att.num_attention_heads, -1))
 
 
-# The projections of an attention module, with the state of the weights that they were computed from.
+# Cached projections per attention module, each with the state of the weights it was computed from.
 _cache: WeakKeyDictionary[nn.Module, tuple[Hashable, Projected]] = WeakKeyDictionary()
 _frozen: WeakSet[nn.Module] = WeakSet()
 
 
 def freeze_positions(model: nn.Module) -> None:
-    """Promise that the weights of ``model`` no longer change, so that its cached projections need no check.
+    """Declare that the weights of ``model`` no longer change, so that cached projections need no check.
 
-    For those who own the model: predictors and the server. Moves to another device or dtype are still noticed.
+    Used by predictors and the server, which own their model. Moving it to another device or dtype is still detected.
     """
     _frozen.update(module for module in model.modules() if hasattr(module, "rel_embeddings"))
 
 
 class RelativeTable:
-    """The relative table of an encoder on its way into the layers of one forward pass.
+    """The relative table of an encoder during one forward pass.
 
-    With gradients, the table is cut to the rows that this batch can reach, normalised once and projected once per
-    layer. Without gradients, each layer's projections are cached. Before they are used again, the weights behind them
-    are compared by a hash of their content: writes through ``.data``, merged adapters and fused optimisers change
-    weights without leaving another trace. The hash reads weights that the layer is about to read anyway.
+    With gradients, the table is cut to the rows that this batch uses, normalised once and projected once per layer.
+    Without gradients, each layer's projections are cached. Before reuse, we compare a hash of the weights, because
+    writes through ``.data``, merged adapters and fused optimisers change weights without any other sign. The hash reads
+    weights that the layer is about to read anyway.
     """
 
     def __init__(self, encoder: Any, relative: RelativePositions, terms: Sequence[str], norm: bool, layout: Layout):
         self.terms = tuple(terms)
         tracing = fixed_shapes()
         use_cache = not torch.is_grad_enabled() and not encoder.training and not tracing
-        # Lengths are symbols in a trace: nothing to cut by.
+        # Lengths are symbolic in a trace, so the table cannot be cut.
         self.relative = relative if use_cache or tracing else relative.cut(layout.max_distance)
         self._encoder, self._norm = encoder, norm
         self.rows = None if use_cache else self._normalised()
-        """The rows that the layers project; None: take the cached projections. A layer under gradient checkpointing
-        takes them as an argument of its own, where its gradient can leave."""
+        """The rows that the layers project. None: use the cached projections. Gradient checkpointing passes these rows
+        to each layer as an argument, so that gradients flow through them."""
         self._table_state = self._state(self._table_modules()) if use_cache else None
-        self._projected: dict[Any, Projected] = {}  # in this pass: the mask decoder runs one layer several times
+        self._projected: dict[Any, Projected] = {}  # for this pass: the mask decoder runs one layer several times
 
     def project(self, att: Any, rows: Tensor | None = None) -> PositionTables:
-        """The tables of one attention module, projected from ``rows`` (default: its own)."""
+        """Project ``rows`` (default: ``self.rows``) for one attention module."""
         rows = self.rows if rows is None else rows
         if rows is not None:
             projected = project_positions(att, att.pos_dropout(rows), self.terms)
@@ -133,10 +133,10 @@ class RelativeTable:
         return [self._encoder.rel_embeddings, *([self._encoder.LayerNorm] if self._norm else [])]
 
     def _state(self, modules: list[nn.Module]) -> Hashable | None:
-        """Changes whenever a weight of these modules does; None: cannot be told, so do not cache."""
+        """Return a key that changes with the weights of these modules, or None if they cannot be cached."""
         weights = [weight for module in modules for weight in module.parameters()]
         device = weights[0].device.type
-        if device == "meta":  # offloaded: the weights come when the layer is called
+        if device == "meta":  # offloaded weights are loaded when the layer is called
             return None
         autocast = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
         if self._encoder in _frozen:
@@ -146,5 +146,5 @@ class RelativeTable:
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    """A linear layer and nothing more: an adapter or a hook may change its output without changing a weight."""
+    """Return whether this is a plain linear layer. Adapters and hooks can change outputs without changing weights."""
     return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks

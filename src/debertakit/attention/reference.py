@@ -1,4 +1,4 @@
-"""Disentangled attention as it is written down: the truth that every fast backend is tested against.
+"""Reference implementation of disentangled attention. All fast backends are tested against it.
 
 With content queries, keys and values Qc, Kc, V and the projected relative table Qr, Kr, and r = row(i - j):
 
@@ -10,12 +10,11 @@ With content queries, keys and values Qc, Kc, V and the projected relative table
     score = (c2c + c2p + p2c + p2p) * scale,  scale = 1 / sqrt(d * number of terms in use)
     out_i = sum_j dropout(softmax_j(score))(i, j) V_j
 
-Two notes for readers of the paper. Its equation 4 reads Qr at delta(j, i); every implementation that trained a
-released model reads it at delta(i, j), the row r above, and so do we. And some write-ups multiply a content
-attention with a position attention and renormalise: softmax(a) * softmax(b) / sum = softmax(a + b), so that is
-this mechanism under another name.
+Two notes for readers of the paper. Its equation 4 reads Qr at delta(j, i). All implementations that trained a released
+model read Qr at delta(i, j), the row r above, and so do we. Some articles multiply a content attention with a position
+attention and renormalise. This is the same mechanism, because softmax(a) * softmax(b) / sum = softmax(a + b).
 
-Scores are computed in fp32 whatever comes in: their products overflow fp16 in the multilingual models.
+Half-precision inputs are converted to fp32, because the score products overflow fp16 in the multilingual models.
 """
 
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from debertakit.attention.positions import PositionTables
 
 @dataclass(frozen=True)
 class ScoreParts:
-    """The four parts of the scores, each [n, heads, max_q, max_k] and already scaled; None where a model has none."""
+    """The four terms of the scores, each [n, heads, max_q, max_k] and scaled. None if the model does not use it."""
 
     c2c: Tensor
     c2p: Tensor | None = None
@@ -81,7 +80,7 @@ def score_parts(
 
 
 def seen(layout: Layout) -> Tensor:
-    """bool [n, 1, max_q, max_k]: which keys each query sees. Rows that are padding see nothing."""
+    """Return bool [n, 1, max_q, max_k]: the keys that each query sees. Padding rows see no key."""
     keys = torch.arange(layout.max_k, device=layout.k_offsets.device)
     mask = (keys < lengths_between(layout.k_offsets)[:, None])[:, None, :]
     if layout.visible is not None:
@@ -91,7 +90,7 @@ def seen(layout: Layout) -> Tensor:
 
 
 def probabilities(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the keys that are seen; all zero where none is (Microsoft's rule)."""
+    """Softmax over the visible keys. A query that sees no key gets all zeros (Microsoft's rule)."""
     return scores.masked_fill(~mask, float("-inf")).softmax(-1).masked_fill(~mask, 0.0)
 
 
@@ -106,9 +105,9 @@ def attend(
     seed: Tensor | None = None,
     observe: Callable[[Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Returns the mixed values [total queries, heads, d] and the probabilities [n, heads, max_q, max_k].
+    """Return attention outputs [total queries, heads, d] and probabilities [n, heads, max_q, max_k].
 
-    ``observe`` may put a function between the probabilities and their use.
+    ``observe`` receives the probabilities before dropout. Its return value replaces them.
     """
     with torch.autocast(q.device.type, enabled=False):
         scores = score_parts(q, k, positions, layout, scale).total()
@@ -125,10 +124,10 @@ def attend(
 
 
 def keep_mask(layout: Layout, heads: int, dropout: float, seed: Tensor) -> Tensor:
-    """bool [n, heads, max_q, max_k]: what dropout leaves, a pure function of (seed, head, query row, key).
+    """Return bool [n, heads, max_q, max_k]: True where dropout keeps a weight.
 
-    A counter, not a stream: the backward pass and every backend find the same mask without storing it. The query
-    counts by its row in the packed tensor, the key by its place in its sequence.
+    The mask is a pure function of (seed, head, query row, key), so the backward pass and all backends compute the same
+    mask without storing it. The query index is the row in the packed tensor; the key index is relative to its sequence.
     """
     device = layout.q_positions.device
     query = layout.pad_queries(torch.arange(layout.q_positions.shape[0], device=device))[:, None, :, None]
@@ -139,7 +138,7 @@ def keep_mask(layout: Layout, heads: int, dropout: float, seed: Tensor) -> Tenso
 
 
 def mix(x: Tensor) -> Tensor:
-    """A 32-bit integer hash (two multiply-xorshift rounds), in int64 because torch has no unsigned arithmetic."""
+    """32-bit integer hash (two multiply-xorshift rounds), in int64 because torch has no unsigned arithmetic."""
     x = x & 0xFFFFFFFF
     x = ((x ^ (x >> 16)) * 0x7FEB352D) & 0xFFFFFFFF
     x = ((x ^ (x >> 15)) * 0x846CA68B) & 0xFFFFFFFF
