@@ -1,1 +1,1 @@
-"""Text: tokenizers, word and entity boundaries, corpora to shards, packing, masking."""
+"""Text processing: tokenizers, word and entity boundaries, corpus shards, packing, masking."""

@@ -1,9 +1,9 @@
-"""Where words and entities begin, in characters and in tokens.
+"""Word and entity boundaries, in characters and in tokens.
 
-Masking whole words and whole entities needs to know, for each token, whether it begins a word and whether it goes on
-with the entity of the token before it. For languages written with spaces the pieces of the vocabulary say so, two
-table look-ups a token. Chinese has no spaces: jieba cuts the text, and the tokenizer's offsets carry the cuts over
-to tokens. Entities come from the text the same way, whoever finds them: a gazetteer, spaCy, a model of one's own.
+Whole-word and entity masking need to know, for each token, whether it begins a word and whether it continues the
+entity of the previous token. For languages written with spaces, the vocabulary gives the answer with two table
+look-ups per token. Chinese has no spaces: jieba segments the text, and the tokenizer's offsets map the boundaries to
+tokens. Entities are mapped in the same way. They come from a gazetteer, from spaCy or from the user's own function.
 """
 
 import re
@@ -16,19 +16,20 @@ from numpy.typing import NDArray
 
 Bools = NDArray[np.bool_]
 Detector = Callable[[str], Iterable[tuple[int, int]]]
-"""Text -> (start, end) of each entity, in characters."""
+"""Function from a text to the (start, end) of each entity, in characters."""
 
 _CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _IS_CJK = re.compile(f"[{_CJK}]")
-_ATOM = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")  # what a phrase can begin with: a Chinese character or a run of letters
+_ATOM = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")  # one Chinese character, or a run of other letters and digits
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-_CJK_LEAD = 0xE3  # the first byte of a Chinese character in UTF-8, or a higher one
+_CJK_LEAD = 0xE3  # in UTF-8, Chinese characters begin with this byte or a higher one
 
 
 def word_tables(backend: Any) -> tuple[Bools, Bools]:
-    """Of a `tokenizers.Tokenizer`: bool [vocab] each, the pieces that begin a word, and those after which one begins.
+    """Build two bool [vocab] tables: pieces that begin a word, and pieces after which a new word begins.
 
-    A word is a run of letters and digits, a punctuation mark, or one Chinese character.
+    ``backend`` is a `tokenizers.Tokenizer`. A word is a run of letters and digits, a punctuation mark, or one Chinese
+    character.
     """
     prefix = getattr(backend.model, "continuing_subword_prefix", None)
     byte_level = any("ByteLevel" in repr(part) for part in (backend.pre_tokenizer, backend.decoder))
@@ -36,10 +37,10 @@ def word_tables(backend: Any) -> tuple[Bools, Bools]:
     size = backend.get_vocab_size(with_added_tokens=True)
     opens, closes = np.zeros(size, bool), np.zeros(size, bool)
     for piece, index in backend.get_vocab(with_added_tokens=True).items():
-        if prefix:  # WordPiece: "##" continues, all else begins
+        if prefix:  # WordPiece: "##" continues a word, all other pieces begin one
             opens[index] = not piece.startswith(prefix)
             continue
-        if _BYTE.fullmatch(piece):  # byte fallback: a part of some character
+        if _BYTE.fullmatch(piece):  # byte fallback: part of a character
             opens[index] = int(piece[3:5], 16) >= _CJK_LEAD
             continue
         raw = bytes(alphabet[c] for c in piece if c in alphabet) if alphabet else b""
@@ -50,7 +51,7 @@ def word_tables(backend: Any) -> tuple[Bools, Bools]:
 
 
 def word_starts(ids: NDArray, tables: tuple[Bools, Bools]) -> Bools:
-    """bool [tokens] of one document: does this token begin a word?"""
+    """Return bool [tokens] for one document: whether each token begins a word."""
     opens, closes = tables
     starts = opens[ids]
     starts[1:] |= closes[ids[:-1]]
@@ -59,7 +60,7 @@ def word_starts(ids: NDArray, tables: tuple[Bools, Bools]) -> Bools:
 
 
 def chinese_words(text: str) -> Bools:
-    """bool [characters]: does jieba begin a word here?"""
+    """Return bool [characters]: whether jieba begins a word at each character."""
     import rjieba
 
     starts = np.zeros(len(text) + 1, bool)
@@ -68,10 +69,10 @@ def chinese_words(text: str) -> Bools:
 
 
 def need_jieba() -> None:
-    """Load the dictionary, or say how to install it.
+    """Load jieba's dictionary; raise if rjieba is not installed.
 
-    rjieba is jieba in Rust, the same dictionary and the same words, 29 times as fast on zhwiki; of 847 k word starts it
-    leaves out 2 k, all within Latin abbreviations such as J.G.
+    rjieba is jieba in Rust, with the same dictionary, 29 times as fast on zhwiki. It finds the same words, except for
+    2 k of 847 k word starts, all inside Latin abbreviations such as J.G.
     """
     try:
         import rjieba
@@ -81,14 +82,14 @@ def need_jieba() -> None:
 
 
 def looks_chinese(text: str) -> bool:
-    """More than a fifth of the characters are Chinese."""
+    """Whether more than a fifth of the characters are Chinese."""
     return len(_IS_CJK.findall(text)) > 0.2 * len(text)
 
 
 def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
-    """Word starts carried from characters to tokens; offsets: int [tokens, 2].
+    """Map word starts from characters to tokens; offsets: int [tokens, 2].
 
-    Several tokens can share one character (byte-level BPE): only the first begins the word.
+    Several tokens can share one character (byte-level BPE). Only the first of them begins the word.
     """
     first = np.minimum(offsets[:, 0], len(characters) - 1)
     starts = characters[first]
@@ -98,21 +99,21 @@ def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
 
 
 def inside_on_tokens(entities: Iterable[tuple[int, int]], offsets: NDArray) -> Bools:
-    """bool [tokens]: does this token go on with the entity of the token before it?"""
+    """Return bool [tokens]: whether each token continues the entity of the previous token."""
     inside = np.zeros(len(offsets), bool)
     for start, end in entities:
-        first = np.searchsorted(offsets[:, 1], start, side="right")  # the first token that reaches past the start
-        last = np.searchsorted(offsets[:, 0], end, side="left")  # one behind the last that begins before the end
+        first = np.searchsorted(offsets[:, 1], start, side="right")  # the first token that ends after the start
+        last = np.searchsorted(offsets[:, 0], end, side="left")  # one past the last token that begins before the end
         inside[first + 1 : last] = True
     return inside
 
 
 class Gazetteer:
-    """A file with one phrase a line; the longest phrase wins, a match ends where a word does. Upper case matters."""
+    """Find the phrases of a file (one per line). Case-sensitive; the longest phrase wins; matches end at a word end."""
 
     def __init__(self, path: str | Path):
         self.phrases: dict[str, list[tuple[str, int]]] = {}
-        """By their first word: the phrase, and where in it that word stands (《红楼梦》: 1)."""
+        """First match of _ATOM -> [(phrase, offset of that match)]; for 《红楼梦》 the key is 红 and the offset 1."""
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -142,7 +143,7 @@ class Gazetteer:
 
 
 def entity_detector(spec: str | Path | Detector) -> Detector:
-    """A gazetteer file, ``spacy:MODEL``, or a function that is one already."""
+    """Create a detector from a gazetteer file or ``spacy:MODEL``. A function is returned unchanged."""
     if callable(spec):
         return spec
     if not str(spec).startswith("spacy:"):
@@ -160,7 +161,7 @@ def entity_detector(spec: str | Path | Detector) -> Detector:
 
 
 def _joined(text: str, end: int) -> bool:
-    """A word goes on across ``end``: letters on both sides, none of them Chinese."""
+    """Whether the characters on both sides of ``end`` are not Chinese. The caller checks that they are letters."""
     return end < len(text) and not _IS_CJK.match(text[end - 1]) and not _IS_CJK.match(text[end])
 
 
@@ -169,7 +170,7 @@ def _continues(character: str) -> bool:
 
 
 def _byte_level_alphabet() -> dict[str, int]:
-    """GPT-2's letters for the 256 bytes, back to the bytes."""
+    """Map GPT-2's 256 byte-level characters back to their bytes."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [b for b in range(256) if b not in printable]
     return {chr(b): b for b in printable} | {chr(256 + n): b for n, b in enumerate(others)}

@@ -1,14 +1,14 @@
-"""Raw text to a prepared corpus: cleaned, tokenised with all cores, in memory-mapped shards.
+"""Prepare a corpus: clean raw text, tokenise it on all cores, write memory-mapped shards.
 
     corpus = prepare("wiki.txt.xz", tokenizer, "corpus/")
     ids, word_starts = corpus.train.document(0)
 
-Memory is bounded by a shard. A shard is listed in the manifest once it is whole, with the number of pieces read up
-to its end; work that was interrupted reads past those (without tokenising) and goes on. A finished corpus is reused
-when inputs, tokenizer and options are the same. Inputs are compared by the hash of their whole content; a file whose
-size and modification time are those of the last run is not read again (the rule of git and rsync), so the check is
-instant where nothing moved and one pass at disk speed where files were copied. A hub dataset is known by its name
-and ``@revision`` alone.
+Memory use is bounded by one shard. A complete shard is listed in the manifest, with the number of pieces read up to
+its end. After an interruption, the next run skips these pieces (without tokenising) and continues. A finished corpus
+is reused if inputs, tokenizer and options are the same. Inputs are compared by a hash of their full content. A file
+with the same size and modification time as in the last run is not read again (as in git and rsync), so the check is
+instant for unchanged files and takes one pass at disk speed for copied files. A hub dataset is identified only by its
+name and ``@revision``.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Corpus", "prepare"]
 
-BATCH_CHARACTERS = 1 << 20  # one call of the tokenizer: enough documents to keep its threads busy
+BATCH_CHARACTERS = 1 << 20  # per tokenizer call: enough to keep its threads busy
 
 
 def prepare(
@@ -60,17 +60,17 @@ def prepare(
     workers: int | None = None,
     overwrite: bool = False,
 ) -> Corpus:
-    """Tokenise a corpus into ``out_dir``, or go on where that stopped, or open what is there already.
+    """Tokenise a corpus into ``out_dir``. Resume an interrupted run; reuse a finished corpus.
 
     corpus: a .txt, .jsonl or .parquet file (the first two also .gz, .xz, .zst), a folder of them, or
         ``hf:name[:config[:split]][@revision]``.
     validation: a share (0.05) or a number of documents (500) to hold out.
-    language: ``zh`` marks words with jieba; ``auto`` does so when the text is Chinese and jieba is there.
-    txt_document: what a document is in a .txt file.
+    language: ``zh`` finds words with jieba; ``auto`` does so if the text is Chinese and jieba is installed.
+    txt_document: how a .txt file is split into documents.
     entities: a gazetteer file, ``spacy:MODEL`` or a function text -> [(start, end)], for entity masking.
-    workers: processes for jieba and entities (default: one a core; a function runs in this process). Plain
-        tokenisation uses the tokenizer's own threads (RAYON_NUM_THREADS).
-    overwrite: replace a corpus in ``out_dir`` that was made from something else.
+    workers: number of processes for jieba and entities (default: one per core; a function runs in this process).
+        Plain tokenisation uses the tokenizer's own threads (RAYON_NUM_THREADS).
+    overwrite: replace a corpus in ``out_dir`` that was made from other inputs or with other options.
     """
     _check_options(tokenizer, validation, language, max_shard_tokens)
     folder = Path(out_dir)
@@ -100,7 +100,7 @@ def _check_options(tokenizer: Any, validation: float, language: str, max_shard_t
         raise ValueError(f"max_shard_tokens={max_shard_tokens}: at least 1")
 
 
-# ----------------------------------------------------------------------------------------------------- what to do
+# ----------------------------------------------------------------------------------------------------- planning
 
 
 def _plan(
@@ -112,7 +112,7 @@ def _plan(
     max_shard_tokens: int,
     overwrite: bool,
 ) -> dict[str, Any]:
-    """The manifest to go on from: that of the folder if it was made from the same things, else a new one."""
+    """Return the manifest to continue from: the existing one if inputs and options are the same, else a new one."""
     old = None
     if (folder / MANIFEST).exists():
         try:
@@ -162,7 +162,7 @@ def _plan(
             f"{folder} holds a corpus made from other {' and '.join(changed)}; choose another folder, delete it, "
             "or pass overwrite=True"
         )
-    old["inputs"] = manifest["inputs"]  # newer modification times
+    old["inputs"] = manifest["inputs"]  # with the current modification times
     for number, shard in enumerate(old["shards"]):
         if damage := shard_damage(folder, shard):
             print(f"{damage}; rebuilding from here", file=sys.stderr)
@@ -194,13 +194,13 @@ def _fingerprints(reader: Source, old: dict[str, Any] | None) -> list[dict[str, 
     return entries
 
 
-# ----------------------------------------------------------------------------------------------------- doing it
+# ----------------------------------------------------------------------------------------------------- tokenising
 
 
 class _Batch(NamedTuple):
     texts: list[str]
     hashes: list[int]
-    counts: Counts  # of everything up to its end
+    counts: Counts  # cumulative, up to the end of this batch
     bytes_read: int
 
 
@@ -233,7 +233,7 @@ def _tokenise(folder: Path, manifest: dict, reader: Source, tokenizer: Any, enti
 
 
 def _batches(reader: Source, size: int, skip: int) -> Iterator[_Batch]:
-    """About ``size`` characters at a time, from behind the first ``skip`` pieces."""
+    """Yield batches of about ``size`` characters, skipping the first ``skip`` pieces."""
     texts: list[str] = []
     hashes: list[int] = []
     characters = content = 0
@@ -266,7 +266,7 @@ def _language(asked: str, texts: list[str]) -> str:
 
 
 class _ShardWriter:
-    """Collects batches; writes a shard, and the manifest that lists it, before it would outgrow its limit."""
+    """Collect batches; write a shard and update the manifest before the shard would exceed its limit."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]):
         self.folder, self.manifest = folder, manifest

@@ -1,8 +1,8 @@
-"""Raw text to documents: files, folders and hub datasets, read one document at a time.
+"""Read documents from files, folders and hub datasets, one document at a time.
 
-A document comes as one or more pieces of at most ``PIECE`` characters, so a book, or a file that forgot its blank
-lines, costs no more memory than an article. Whatever is wrong with an input ends in a ValueError that names the file
-and the line or row, because a corpus is usually someone else's and large.
+A document is read as one or more pieces of at most ``PIECE`` characters, so a book, or a file without blank lines,
+needs no more memory than an article. A corpus is usually large and written by someone else, so every input error is a
+ValueError that names the file and the line or row.
 """
 
 import gzip
@@ -17,19 +17,19 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
 PIECE = 100_000
-MAX_LINE = 1 << 26  # a longer "line" is not text, and would not fit in memory either
+MAX_LINE = 1 << 26  # a longer "line" is not text, and might not fit in memory
 FORMATS = (".txt", ".jsonl", ".parquet")
 COMPRESSIONS = (".gz", ".xz", ".zst")
 TxtDocument = Literal["blank-line", "line", "file"]
 
 _NEWLINES = re.compile("[\r\x0b\x0c\x85\u2028\u2029]\n?")
-# C0 and C1 controls, byte-order marks, non-characters, and lone surrogates (JSON can spell them, UTF-8 cannot)
+# C0 and C1 controls, byte-order marks, noncharacters, and lone surrogates (possible in JSON, not in UTF-8)
 _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\udfff]")
 
 
 @dataclass
 class Counts:
-    """What reading and cleaning did, for the report and the manifest."""
+    """Statistics of reading and cleaning, for the report and the manifest."""
 
     documents: int = 0
     pieces: int = 0
@@ -39,7 +39,7 @@ class Counts:
 
 @dataclass
 class Source:
-    """The inputs of a corpus, and how far reading them has come."""
+    """The inputs of a corpus, with the reading progress."""
 
     files: list[Path]
     root: Path | None
@@ -54,11 +54,11 @@ class Source:
         return sum(path.stat().st_size for path in self.files)
 
     def name(self, path: Path) -> str:
-        """Stable when the folder moves."""
+        """Name of an input, relative to the root, so that it stays the same if the folder moves."""
         return path.name if self.root is None or path == self.root else path.relative_to(self.root).as_posix()
 
     def pieces(self) -> Iterator[tuple[bool, str]]:
-        """(begins a document, clean text) in corpus order."""
+        """Yield (begins a document, clean text) in corpus order."""
         for begins, raw in self._hub_rows() if self.hub else self._file_rows():
             text = self._clean(raw)
             if not text:
@@ -85,7 +85,7 @@ class Source:
                     yield from _parquet(path, self.text_field)
                 else:
                     with path.open("rb") as raw:
-                        stream = _decompressed(path, raw)  # named, for pyarrow closes the file when it is dropped
+                        stream = _decompressed(path, raw)  # keep a reference: pyarrow closes the file otherwise
                         lines = _lines(stream, path)
                         jsonl = kind == ".jsonl"
                         for row in (
@@ -114,7 +114,7 @@ class Source:
 
 
 def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line") -> Source:
-    """The inputs behind a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
+    """Find the inputs for a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
     if str(corpus).startswith("hf:"):
         return Source([], None, str(corpus)[3:], text_field, txt_document)
     root = Path(corpus)
@@ -130,7 +130,7 @@ def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDoc
 
 
 def cut(text: str, size: int) -> Iterator[str]:
-    """Pieces of at most ``size`` characters, cut before the last newline or space in reach, else anywhere."""
+    """Split into pieces of at most ``size`` characters, before the last newline or space if there is one in range."""
     start = 0
     while len(text) - start > size:
         end = max(text.rfind("\n", start + 1, start + size), text.rfind(" ", start + size // 2, start + size))
@@ -141,7 +141,7 @@ def cut(text: str, size: int) -> Iterator[str]:
 
 
 def _format(path: Path) -> str:
-    """'.txt' for both a.txt and a.txt.xz; '' for what cannot be read."""
+    """'.txt' for both a.txt and a.txt.xz; '' for unsupported files."""
     suffix = Path(path.stem).suffix if path.suffix in COMPRESSIONS else path.suffix
     return suffix if suffix in FORMATS and (suffix != ".parquet" or suffix == path.suffix) else ""
 
@@ -157,7 +157,7 @@ def _decompressed(path: Path, raw: BinaryIO) -> BinaryIO:
 
 
 class _Zstd(io.RawIOBase):
-    """A zstd file through pyarrow, which the Parquet reader needs anyway."""
+    """Read a zstd file with pyarrow, which the Parquet reader needs anyway."""
 
     def __init__(self, raw: BinaryIO, path: Path):
         try:
@@ -186,7 +186,7 @@ def _lines(stream: BinaryIO, path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, line: int) -> str:
-    """``raw`` starts at this line of the file."""
+    """Decode UTF-8. ``raw`` starts at line ``line`` of the file."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,12 +1,11 @@
-"""Texts to tokens with word and entity marks, on all cores.
+"""Encode texts as tokens with word and entity marks, on all cores.
 
-Plain text goes through the tokenizer's own threads, without offsets: the vocabulary says where words begin. Chinese
-words and entities are found in Python and need offsets, so that work runs in worker processes, each with its own
-tokenizer.
+Plain text uses the tokenizer's own threads, without offsets, because the vocabulary tells where words begin. Chinese
+words and entities are found in Python and need offsets, so they use worker processes, each with its own tokenizer.
 
-The workers are fresh interpreters that exchange pickles with this one through pipes. Forking instead could deadlock:
-by then numpy, torch and tokenizers have started threads. The spawn method of `multiprocessing` would import the
-caller's script again in every worker, and a script without a `__main__` guard would start over.
+The workers are new Python interpreters that exchange pickles with this process through pipes. Forking could deadlock,
+because numpy, torch and tokenizers have already started threads. The spawn method of `multiprocessing` would import
+the caller's script again in every worker, and a script without a `__main__` guard would run again.
 """
 
 import os
@@ -39,7 +38,7 @@ class Encoded(NamedTuple):
 
 
 class Encoder:
-    """Texts -> tokens with word starts. Each process makes one: this process, or each worker."""
+    """Encode texts as tokens with word starts. This process, or each worker process, creates one."""
 
     def __init__(self, tokenizer_json: str, specials: list[int], dtype: Any, language: str, entities: Any):
         from tokenizers import Tokenizer
@@ -47,11 +46,11 @@ class Encoder:
         self.backend = Tokenizer.from_str(tokenizer_json)
         self.backend.no_truncation()
         self.backend.no_padding()
-        self.backend.encode_special_tokens = True  # "[MASK]" in a text is text
+        self.backend.encode_special_tokens = True  # "[MASK]" in a text is ordinary text
         self.dtype, self.chinese = dtype, language == "zh"
         self.detect = None if entities is None else boundaries.entity_detector(entities)
         self.tables = boundaries.word_tables(self.backend)
-        # some vocabularies hold "[SEP]" as a piece all the same: such tokens are left out
+        # some vocabularies still contain "[SEP]" as an ordinary piece: drop such tokens
         self.dropped = np.zeros(self.backend.get_vocab_size() + 1, bool)
         self.dropped[specials] = True
 
@@ -78,14 +77,14 @@ class Encoder:
 
 
 class Workers:
-    """Called like an `Encoder`, from up to `count` threads at a time; one of `count` processes answers."""
+    """A pool of `count` encoder processes. Call it like an `Encoder`, from up to `count` threads at a time."""
 
     def __init__(self, count: int, encoder_args: tuple):
         environment = {
             **os.environ,
-            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # a worker imports what this process imports
-            "PYTHONSAFEPATH": "1",  # and not a tokenizers.py in the current folder
-            "TOKENIZERS_PARALLELISM": "false",  # the processes are the parallelism
+            "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # the import path of this process
+            "PYTHONSAFEPATH": "1",  # never import a tokenizers.py from the current folder
+            "TOKENIZERS_PARALLELISM": "false",  # the processes already use all cores
         }
         command = [sys.executable, "-c", "from debertakit.text.encoding import serve; serve()"]
         arguments = pickle.dumps(encoder_args)
@@ -111,17 +110,17 @@ class Workers:
 
     def close(self) -> None:
         for process in self.processes:
-            process.kill()  # a worker holds nothing that must be saved
-            process.communicate()  # waits, and closes the pipes
+            process.kill()  # a worker has no state to save
+            process.communicate()  # wait, and close the pipes
 
 
 def serve() -> None:
-    """The main loop of a worker: encoder arguments, then lists of texts, from stdin; results to stdout."""
+    """Main loop of a worker: read encoder arguments, then lists of texts, from stdin; write results to stdout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent reports it and closes the workers
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # whatever a library prints must not end up between two pickles
+    os.dup2(2, 1)  # send library prints to stderr, to keep them out of the pickle stream
     encoder: Encoder | None = None
-    with suppress(EOFError, BrokenPipeError):  # the parent is gone
+    with suppress(EOFError, BrokenPipeError):  # the parent has exited
         while True:
             request = pickle.load(requests)
             try:
@@ -145,7 +144,7 @@ def encode_all(
     encode: Encoder | Workers
     if slow and cores > 1 and not callable(entities):
         pool, encode = ThreadPoolExecutor(cores), Workers(cores, encoder_args)
-    else:  # two threads: while one turns its result into arrays, the tokenizer's threads work for the other
+    else:  # two threads: one converts its result to arrays while the tokenizer encodes for the other
         pool, encode = ThreadPoolExecutor(1 if slow else 2), Encoder(*encoder_args)
     waiting: deque = deque()
     try:

@@ -1,24 +1,24 @@
-"""Which tokens to hide, and behind what. Independent of the objective that then predicts them.
+"""Select the tokens to mask, and their replacements. Independent of the objective that predicts them.
 
-A strategy only says what is hidden together (a *unit*, or a run of them):
+A strategy defines the *units* that are masked as a whole, and the number of consecutive units in a run:
 
     token   single tokens (BERT)
     word    whole words
-    span    runs of words, length geometric, p = 0.2, up to 10 (SpanBERT)
+    span    runs of words, geometric length with p = 0.2, at most 10 (SpanBERT)
     ngram   runs of 1 to 3 words, p(n) ~ 1 / n (DeBERTa)
-    entity  whole words, an entity counting as one: what the corpus was prepared with, or jieba's words
+    entity  whole words; an entity of the prepared corpus counts as one word (in Chinese by default: jieba's words)
 
-The rate is exact. In a sequence with m tokens that may be hidden (not special, not [UNK]) the target is t = rate * m.
-Runs are drawn until t is reached; the last gives up units from its end, and the unit that lies across t is taken
-whole with probability (t - hidden so far) / its length. So no unit is cut, the count is off by less than that unit, and
-its mean is t: for single tokens it is t rounded up or down.
+The rate is exact. In a sequence with m maskable tokens (not special, not [UNK]) the target is t = rate * m. Runs are
+drawn until t is reached. The last run is shortened at its end, and the unit that crosses t is masked as a whole with
+probability (t - masked so far) / its length. So no unit is cut, the count differs from t by less than that unit, and
+its mean is t. For single tokens the count is t rounded up or down.
 
-Runs are laid on a circle: a run that leaves the sequence at its end goes on at its beginning, where it counts as a
-second span. Every place is then the same by symmetry. (The original DeBERTa walks left to right until its budget
-is used up, and at length 512 never hides a token behind 462.)
+Runs wrap around: a run that reaches the end of the sequence continues at its beginning, where it counts as a second
+span. By symmetry, all positions are treated equally. (The original DeBERTa goes from left to right until its budget
+is used up, and at length 512 never masks a token after position 462.)
 
-Everything is drawn from (seed, chunk) for static masking and (seed, chunk, epoch) for dynamic: not from the batch, so
-it does not change with batch size or number of processes.
+Random numbers depend on (seed, chunk) for static masking and on (seed, chunk, epoch) for dynamic masking. They do not
+depend on the batch, so masks do not change with the batch size or the number of processes.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 from debertakit.text.packing import PackedBatch
 
 Ints = NDArray[np.int64]
-TRIES = 8  # places tried for a run before it is shortened by what is hidden already
+TRIES = 8  # start positions tried for a run; if all overlap masked units, the run is shortened
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Masking:
     strategy: Literal["token", "word", "span", "ngram", "entity"] = "ngram"
     rate: float = 0.15
     final_rate: float | None = None
-    """Where a linear schedule ends; None: constant."""
+    """Final rate of a linear schedule; None: constant rate."""
     mask: float = 0.8
     random: float = 0.1
-    """Share replaced by [MASK], and by a random token; the rest stays as it is."""
+    """``mask`` and ``random`` are the shares replaced by [MASK] and by a random token; the rest is unchanged."""
     replace_by: Literal["token", "span"] = "token"
-    """What draws its replacement together."""
+    """Whether each token or each span chooses between [MASK], random and unchanged."""
     one_mask_per_span: bool = False
-    """A span that becomes [MASK] shrinks to a single one; replacement is then by span."""
+    """A span that is replaced by [MASK] becomes a single [MASK]; implies ``replace_by="span"``."""
     dynamic: bool = True
-    """New in every epoch; False: fixed at first sight."""
+    """Draw new masks in every epoch; False: the same masks in every epoch."""
     max_ngram: int = 3
     span_p: float = 0.2
     max_span: int = 10
@@ -66,11 +66,11 @@ class Masking:
             raise ValueError("max_ngram and max_span are at least 1, span_p lies between 0 and 1")
 
     def rate_at(self, progress: float) -> float:
-        """``progress``: the share of training that is done."""
+        """Masking rate when a share ``progress`` of the training is done."""
         return self.rate + ((self.final_rate or self.rate) - self.rate) * min(max(progress, 0.0), 1.0)
 
     def run_lengths(self) -> NDArray[np.float64]:
-        """p(1), p(2), ...: how many units are hidden in a row."""
+        """Probabilities p(1), p(2), ... of the number of units in a run."""
         if self.strategy == "span":
             p = self.span_p * (1 - self.span_p) ** np.arange(self.max_span)
         elif self.strategy == "ngram":
@@ -83,15 +83,15 @@ class Masking:
 @dataclass(frozen=True)
 class Masked:
     input_ids: Ints
-    """[T']: the corrupted tokens; T' = T unless spans shrank to one [MASK]."""
+    """[T']: corrupted tokens; T' = T unless spans were replaced by a single [MASK]."""
     lengths: NDArray[np.int32]
-    """[n]: tokens of each sequence now."""
+    """[n]: length of each corrupted sequence."""
     positions: Ints
-    """[M]: the row of input_ids behind which each hidden token is; the tokens of a shrunk span share theirs."""
+    """[M]: row of input_ids for each masked token. Tokens of a span replaced by a single [MASK] share one row."""
     targets: Ints
-    """[M]: the tokens that were there."""
+    """[M]: original tokens."""
     spans: Ints
-    """[M]: the number of the span each belongs to, ascending; tokens of a span follow one another in the text."""
+    """[M]: span number of each masked token, ascending; the tokens of a span are consecutive in the text."""
 
 
 def apply(batch: PackedBatch, masking: Masking, vocabulary: dict, *, seed: int, progress: float = 0.0) -> Masked:
@@ -117,14 +117,14 @@ def apply(batch: PackedBatch, masking: Masking, vocabulary: dict, *, seed: int, 
             picked, run = _pick_runs(starts[rows], rate, odds, rng)
         hidden.append(rows[picked])
         runs.append(run + runs_before)
-        runs_before += len(rows)  # more than there are runs
+        runs_before += len(rows)  # an upper bound on the number of runs
         draws.append(rng.random((len(picked), 2)))
     positions, run, draw = np.concatenate(hidden), np.concatenate(runs), np.concatenate(draws)
-    # a span ends where its run does, and where a token between is not hidden
+    # a span ends at the end of its run and before a token that is not masked
     span = np.cumsum((np.diff(positions, prepend=-2) != 1) | (np.diff(run, prepend=-1) != 0)) - 1
     draw, replacement = draw[:, 0], ordinary[(draw[:, 1] * len(ordinary)).astype(np.int64)]
     if masking.replace_by == "span" or masking.one_mask_per_span:
-        draw = draw[np.searchsorted(span, span)]  # that of the span's first token
+        draw = draw[np.searchsorted(span, span)]  # use the draw of the span's first token
     targets = batch.input_ids[positions]
     by_mask, by_random = draw < masking.mask, (draw >= masking.mask) & (draw < masking.mask + masking.random)
     ids = batch.input_ids.copy()
@@ -133,7 +133,7 @@ def apply(batch: PackedBatch, masking: Masking, vocabulary: dict, *, seed: int, 
     if not masking.one_mask_per_span:
         return Masked(ids, batch.lengths, positions, targets, span)
     keep = np.ones(len(ids), bool)
-    keep[positions[by_mask & (np.diff(span, prepend=-1) == 0)]] = False  # all but the first [MASK] of a span
+    keep[positions[by_mask & (np.diff(span, prepend=-1) == 0)]] = False  # drop all but the first [MASK] of a span
     lengths = np.add.reduceat(keep, ends - batch.lengths, dtype=np.int32)
     return Masked(ids[keep], lengths, (np.cumsum(keep) - 1)[positions], targets, span)
 
@@ -146,12 +146,12 @@ def _unit_starts(batch: PackedBatch, masking: Masking, allowed: NDArray[np.bool_
                 "entity masking needs a corpus prepared with entities=GAZETTEER, spacy:MODEL or a function"
             )
         starts &= ~batch.inside_entity
-    starts[1:] |= ~allowed[:-1]  # behind [CLS], and behind [UNK] in the middle of a word
+    starts[1:] |= ~allowed[:-1]  # after [CLS], and after [UNK] inside a word
     return starts
 
 
 def _pick_tokens(size: int, rate: float, rng: np.random.Generator) -> Ints:
-    """Single tokens: exactly the target, rounded up or down by chance."""
+    """Pick single tokens: exactly the target number, randomly rounded up or down."""
     count = int(rate * size + rng.random())
     return np.sort(rng.permutation(size)[:count])
 
@@ -159,7 +159,7 @@ def _pick_tokens(size: int, rate: float, rng: np.random.Generator) -> Ints:
 def _pick_runs(
     starts: NDArray[np.bool_], rate: float, odds: NDArray[np.float64], rng: np.random.Generator
 ) -> tuple[Ints, Ints]:
-    """Whole units in runs: indices of the hidden tokens, ascending, and the run each is from."""
+    """Pick whole units in runs. Returns the indices of the masked tokens, ascending, and the run of each."""
     size = len(starts)
     if not size:
         return np.empty(0, np.int64), np.empty(0, np.int64)
@@ -169,7 +169,7 @@ def _pick_runs(
     run_of = [-1] * units
     target, taken, run = rate * size, 0, 0
     coin = rng.random()
-    while True:  # in blocks of draws: one number at a time costs more than all the rest
+    while True:  # draw in blocks: single draws would cost more than the rest of the loop
         wanted = (np.searchsorted(odds, rng.random(32), side="right") + 1).tolist()
         places = rng.integers(units, size=(32, TRIES)).tolist()
         for length, tries in zip(wanted, places, strict=True):
@@ -181,7 +181,7 @@ def _pick_runs(
                 unit = (place + k) % units
                 if run_of[unit] >= 0:
                     break
-                if taken + lengths[unit] > target:  # it lies across the target: all of it or nothing
+                if taken + lengths[unit] > target:  # the unit crosses the target: all or nothing
                     if coin * lengths[unit] < target - taken:
                         run_of[unit] = run
                     chosen = np.repeat(np.array(run_of), lengths)
