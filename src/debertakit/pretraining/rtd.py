@@ -1,28 +1,29 @@
-"""Replaced-token detection (ELECTRA, DeBERTaV3): a generator fills the masks, the model finds what it wrote.
+"""Replaced-token detection (ELECTRA, DeBERTaV3): a generator fills the masks, the model detects replaced tokens.
 
-With x a text, m its hidden places and x^M the text with [MASK] there:
+For a text x, masked positions m, and x^M the text with [MASK] at m:
 
     L_MLM = - sum over i in m of  log p_G(x_i | x^M)
-    x^R   = x, but x_i ~ softmax(logits_G(x^M)_i / temperature) for i in m, among the words that are not special
+    x^R   = x, but x_i ~ softmax(logits_G(x^M)_i / temperature) for i in m, over non-special tokens
     L_RTD = - sum over i of  log p_D([x^R_i != x_i] | x^R)
     loss  = L_MLM / |m| + weight * L_RTD / |i|
 
-i runs over the tokens that could have been replaced. Microsoft and ELECTRA count [CLS] and [SEP] too: always original
-and seen to be so, they only make loss and accuracy look better the shorter the texts are.
+i ranges over the tokens that can be replaced. Microsoft and ELECTRA also count [CLS] and [SEP]. These tokens are always
+original and easy to recognise, so they only make loss and accuracy look better, most of all on short texts.
 
-No gradient passes the sampling. *Joint* steps take one update by the sum of both losses. *Decoupled* steps (DeBERTaV3)
-update the generator first, then the discriminator on the words that were drawn before that update, with the
-generator's table as it is after it. One AdamW serves both: it moves what has a gradient and leaves the rest alone.
+No gradient flows through the sampling. *Joint* steps make one update with the sum of both losses. *Decoupled* steps
+(DeBERTaV3) first update the generator, then the discriminator: on tokens sampled before the generator's update, with
+the generator's embedding table after it. One AdamW serves both models, because it only updates parameters that have a
+gradient.
 
-The embedding tables E (words; positions and segments where the input has them) are shared in one of three ways, sg
-standing for no gradient:
+The embedding tables E (words, and positions and segments if the input has them) are shared in one of three ways; sg
+means stop-gradient:
 
-    es    E_D = E_G              both losses move the one table (in decoupled steps: one after the other)
-    nes   E_D and E_G            each loss moves its own
-    gdes  E_D = sg(E_G) + E_d    L_MLM moves E_G, L_RTD moves E_d and never E_G
+    es    E_D = E_G              both losses update the shared table (in decoupled steps one after the other)
+    nes   E_D and E_G            each loss updates its own table
+    gdes  E_D = sg(E_G) + E_d    L_MLM updates E_G, L_RTD updates E_d and never E_G
 
-Words are drawn by inverting the distribution at one number in [0, 1) a hidden token, which is a function of (seed,
-chunk, epoch): as with masks, nothing depends on batch size, processes or interruptions.
+Tokens are sampled with the inverse CDF, from one number in [0, 1) per masked token. The numbers are a function of
+(seed, chunk, epoch): like the masks, they do not depend on batch size, processes or interruptions.
 """
 
 from dataclasses import dataclass, replace
@@ -49,20 +50,20 @@ RESIDUAL = "._weight"  # Microsoft's name for E_d
 
 @dataclass
 class RtdPart:
-    """One part of a step. The generator's pass writes ``sampled``, the discriminator's reads it."""
+    """One part of a step. The generator's pass writes ``sampled``; the discriminator's pass reads it."""
 
     masked: View
-    """What the generator reads."""
+    """Input of the generator."""
     text: View
-    """The text itself."""
+    """The original text."""
     hidden: Asked
-    """Hidden rows and the tokens that were there."""
+    """Masked rows and their original tokens."""
     draws: Tensor
-    """[M] in [0, 1)"""
+    """[M]: uniform numbers in [0, 1) for sampling."""
     counted: Tensor
-    """Rows that could have been replaced."""
+    """Rows of tokens that can be replaced."""
     sampled: Tensor | None = None
-    """[M]: what the generator wrote."""
+    """[M]: tokens sampled from the generator."""
     scores: Tensor | None = None
     """[counted]: the discriminator's logits, for evaluation."""
 
@@ -78,20 +79,20 @@ class RtdPart:
         return RtdPart(self.masked.to(device), self.text.to(device), self.hidden.to(device), draws, counted)
 
     def replaced(self) -> View:
-        """What the discriminator reads."""
+        """Input of the discriminator: the text with the sampled tokens."""
         assert self.sampled is not None
         return replace(self.text, ids=self.text.ids.index_copy(0, self.hidden.rows, self.sampled))
 
     def labels(self) -> Tensor:
-        """[counted]: is the token another one than in the text?"""
+        """[counted]: True if the token differs from the original."""
         return (self.replaced().ids != self.text.ids)[self.counted]
 
 
 class RtdTrainee(nn.Module):
-    """Both models as one module, with the interface of ``Trainee``. ``model``, the discriminator, is the result."""
+    """Discriminator (``model``, the result) and generator in one module, with the interface of ``Trainee``."""
 
     ordinary: Tensor
-    """The words that may be drawn."""
+    """Ids of the non-special tokens, which may be sampled."""
 
     def __init__(self, model: Any, generator: Any, options: Rtd, vocabulary: dict[str, Any], *, fresh: bool = True):
         super().__init__()
@@ -129,10 +130,10 @@ class RtdTrainee(nn.Module):
         )
 
     def forward(self, part: RtdPart, totals: Tensor, phase: Phase = "all") -> tuple[Tensor, Tensor]:
-        """As ``Trainee.forward``; what a phase does not compute counts as zero."""
+        """As ``Trainee.forward``. Losses that the phase does not compute are zero."""
         loss, figures = totals.new_zeros(()), totals.new_zeros(2, 2)
         hidden, counted = totals.clamp(min=1).unbind()
-        for embedding in self.shared:  # the discriminator's layers do not move in a warm-up: neither must its input
+        for embedding in self.shared:  # warm-up freezes the discriminator, and so its embeddings
             embedding.weight.requires_grad_(phase != "warmup")
         if phase != "discriminator":
             rows, _ = self.backbone.hidden_rows(part.masked, part.hidden.rows, None)
@@ -156,7 +157,7 @@ class RtdTrainee(nn.Module):
         return loss, figures
 
     def further_figures(self, parts: list[RtdPart], gather: Any) -> dict[str, float]:
-        """What ELECTRA logs besides losses and accuracies; ``gather`` brings the tensors of all ranks together."""
+        """ELECTRA's metrics other than loss and accuracy. ``gather`` collects the tensors of all ranks."""
         scores = torch.cat(gather(torch.cat([part.scores.cpu() for part in parts if part.scores is not None])))
         labels = torch.cat(gather(torch.cat([part.labels().cpu() for part in parts])))
         hidden = sum(gather(sum(part.counts()[0] for part in parts)))
@@ -170,7 +171,7 @@ class RtdTrainee(nn.Module):
         }
 
     def to_files(self, weights: State) -> dict[str, State]:
-        """Merged tables for the discriminator's file; E_d itself, to go on bit by bit, beside it."""
+        """Merge the tables for the discriminator's file. E_d is saved separately, for an exact resume."""
         discriminator, generator = (_under(f"{name}.", weights) for name in ("model", "generator"))
         residuals = {key: value for key, value in discriminator.items() if key.endswith(RESIDUAL)}
         merged = merge_gdes(discriminator, generator)
@@ -189,7 +190,7 @@ class RtdTrainee(nn.Module):
 
 
 def make_pair(config: PretrainConfig, tokenizer: Any) -> tuple[Any, Any]:
-    """The recipe's discriminator and generator, freshly initialised. Only the generator has a mask decoder."""
+    """Build the discriminator and generator, randomly initialised. Only the generator has a mask decoder."""
     assert config.rtd is not None
     full, width = make_config(config, tokenizer), config.rtd.generator_width
     shape = {
@@ -207,11 +208,11 @@ def make_pair(config: PretrainConfig, tokenizer: Any) -> tuple[Any, Any]:
 
 
 class DisentangledEmbedding(nn.Module):
-    """sg(E_G) + E_d, looked up."""
+    """Lookup in sg(E_G) + E_d."""
 
     def __init__(self, generator: nn.Embedding, residual: Tensor):
         super().__init__()
-        self._generator = (generator,)  # in a tuple: its table is not this module's parameter
+        self._generator = (generator,)  # in a tuple, so that its table is not a parameter of this module
         self._weight = nn.Parameter(residual)
 
     def forward(self, ids: Tensor) -> Tensor:
@@ -219,10 +220,10 @@ class DisentangledEmbedding(nn.Module):
 
 
 def share(model: Any, generator: Any, sharing: str, fresh: bool) -> tuple[nn.Embedding, ...]:
-    """Tie the tables; the generator's embeddings that the discriminator reads too.
+    """Share the embedding tables. Returns the generator's embeddings that the discriminator also reads.
 
-    ``fresh``: E_d begins at zero. Else the discriminator's tables stay what they are: E_d = E_D - E_G, and under es
-    they replace the generator's.
+    If ``fresh``, E_d starts at zero. Otherwise the discriminator's tables keep their values: gdes sets E_d = E_D - E_G,
+    es copies them to the generator.
     """
     ours, theirs = model.base_model.embeddings, generator.base_model.embeddings
     if sharing == "nes":
@@ -249,7 +250,7 @@ def share(model: Any, generator: Any, sharing: str, fresh: bool) -> tuple[nn.Emb
 
 
 def draw(batch: PackedBatch, masked: Masked, seed: int) -> NDArray[np.float32]:
-    """A number in [0, 1) for each hidden token."""
+    """Draw a number in [0, 1) for each masked token."""
     before = np.searchsorted(masked.positions, np.cumsum(masked.lengths))
     keys = zip(batch.chunks, batch.epochs, np.diff(before, prepend=0), strict=True)
     draws = [np.random.default_rng([seed, int(c), int(e), 2]).random(n, np.float32) for c, e, n in keys]
@@ -257,20 +258,20 @@ def draw(batch: PackedBatch, masked: Masked, seed: int) -> NDArray[np.float32]:
 
 
 def sample(logits: Tensor, draws: Tensor, ordinary: Tensor, temperature: float) -> Tensor:
-    """The ordinary word [M] at which the running sum of probabilities passes each number."""
+    """Sample tokens [M] from ``ordinary``: the first whose cumulative probability exceeds the drawn number."""
     total = (logits[:, ordinary] / temperature).softmax(-1).cumsum(-1)
     found = torch.searchsorted(total, draws[:, None] * total[:, -1:], right=True)
     return ordinary[found.squeeze(-1).clamp(max=len(ordinary) - 1)]
 
 
 def area_under_curve(scores: Tensor, labels: Tensor) -> float:
-    """How often a replaced token scores above an original one, ties counting half; 0.5 where one kind is missing."""
+    """ROC AUC: how often a replaced token scores above an original one (ties: 1/2). 0.5 if one class is missing."""
     positive = int(labels.sum())
     negative = len(labels) - positive
     if not positive or not negative:
         return 0.5
     _, which, counts = torch.unique(scores, return_inverse=True, return_counts=True)
-    ranks = counts.cumsum(0).double() - (counts - 1) / 2  # the mean rank of equal scores
+    ranks = counts.cumsum(0).double() - (counts - 1) / 2  # mean rank of equal scores
     return float((ranks[which][labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
 
 

@@ -1,18 +1,18 @@
-"""What a pretraining run costs: tokens, arithmetic, GPU-days, memory, disk.
+"""Cost of a pretraining run: tokens, FLOPs, GPU-days, memory, disk.
 
     python -m debertakit.pretraining.scale      # the table of docs/scale.md
 
-With H hidden, F feed-forward, N layers, L length, k rows on each side of the relative table, V vocabulary, and a
-fraction m = 0.15 of the tokens masked, the forward multiply-adds of a token in one layer are
+With hidden size H, feed-forward size F, N layers, sequence length L, k rows on each side of the relative table,
+vocabulary size V, and a fraction m = 0.15 of the tokens masked, the forward multiply-adds per token in one layer are
 
     dense        4 H^2 + 2 H F                    query, key, value, output, and the feed-forward layer
-    attention    2 L H                            scores and mixing
+    attention    2 L H                            scores and weighted sum
     positions    2 * min(2k, 2L) * H              content-to-position and position-to-content scores before the gather
-    table        (2k / T_batch) * 2 H^2           both projections of the table, once a micro-batch of T_batch tokens
+    table        (2k / T_batch) * 2 H^2           both projections of the table, once per micro-batch of T_batch tokens
 
-The head adds m (H^2 + H V). The mask decoder takes the place of the last layer: keys and values of all rows once, the
-rest twice for m of the rows. Training is 3 x forward, 4 x with gradient checkpointing (forward runs twice); 2 FLOPs a
-multiply-add.
+The head adds m (H^2 + H V). The mask decoder replaces the last layer: keys and values of all rows once, the rest twice
+for a fraction m of the rows. Training costs 3 x forward, or 4 x with gradient checkpointing (forward runs twice). A
+multiply-add is 2 FLOPs.
 """
 
 from dataclasses import dataclass, replace
@@ -23,14 +23,14 @@ from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
 
 MASKED = 0.15
-# Measured on 2 MB of English Wikipedia with GPT-2's and DeBERTa v3's tokenizers, one busy core: bytes a token, bytes/s.
+# Bytes per token, bytes/s: GPT-2's and DeBERTa v3's tokenizers on 2 MB of English Wikipedia, one busy core.
 TOKENIZERS = {"bpe": (4.56, 0.83e6), "unigram": (4.86, 0.44e6)}
 GPUS = {"V100": (125e12, 0.30, 32), "A100": (312e12, 0.40, 80), "H100": (989e12, 0.40, 80)}
-"""Peak half-precision FLOP/s, the share of it that training reaches (assumed), memory in GB."""
+"""Peak half-precision FLOP/s, assumed utilisation in training, memory in GB."""
 GPUS_IN_RUN = 64
 CORES = 64
 PAPER_V100_DAYS = {"deberta-base": 64 * 10, "deberta-large": 96 * 20, "deberta-1.5b": 256 * 30}
-"""Table 8: days times DGX-2 nodes of 16."""
+"""Table 8: number of GPUs (DGX-2 nodes of 16) times days."""
 
 
 @dataclass(frozen=True)
@@ -46,16 +46,16 @@ class Cost:
     flops: float
     gpu_days: dict[str, float]
     memory_gb: float
-    """Of one GPU under FSDP2 over GPUS_IN_RUN."""
+    """On one GPU, with FSDP2 over GPUS_IN_RUN GPUs."""
     checkpoint_gb: float
     preparation_hours: float
-    """Tokenising on CORES cores."""
+    """Tokenisation on CORES cores."""
     paper_utilisation: float
-    """The share of a V100's peak that the published days mean, if the arithmetic was ours without checkpointing."""
+    """V100 utilisation implied by the published days, assuming our FLOP count without gradient checkpointing."""
 
 
 def parameters(config: DebertaConfig) -> int:
-    """Counted on the model itself, built without memory."""
+    """Count the parameters of a model on the meta device."""
     import torch
 
     from debertakit.heads import DebertaForMaskedLM
@@ -65,7 +65,7 @@ def parameters(config: DebertaConfig) -> int:
 
 
 def forward_macs(config: DebertaConfig, length: int, micro_tokens: int) -> float:
-    """Multiply-adds of a token's forward pass."""
+    """Multiply-adds per token in the forward pass."""
     hidden, wide = config.hidden_size, config.intermediate_size
     rows = 2 * config.relative_positions.span
     terms = len(config.pos_att_type)
@@ -80,14 +80,17 @@ def forward_macs(config: DebertaConfig, length: int, micro_tokens: int) -> float
 
 
 def training_flops(config: DebertaConfig, run: PretrainConfig) -> float:
-    """FLOPs a token, backward included."""
+    """FLOPs per token, including the backward pass."""
     passes = 4 if run.gradient_checkpointing else 3
     return 2 * passes * forward_macs(config, run.data.max_length, run.data.micro_tokens)
 
 
 def memory(config: DebertaConfig, run: PretrainConfig, count: int, gpus: int) -> float:
-    """Bytes on one GPU under FSDP2: weights, gradients and two Adam moments in fp32, sharded; the root group and two
-    layers whole in fp32 with autocast's bf16 copies; activations of a micro-batch; logits of its masked rows."""
+    """Bytes on one GPU under FSDP2.
+
+    Sharded: weights, gradients and two Adam moments in fp32. Unsharded: the root group and two layers in fp32 with
+    autocast's bf16 copies, the activations of a micro-batch, and the logits of its masked rows.
+    """
     hidden = config.hidden_size
     sharded = 16 * count / gpus
     layer = 4 * hidden**2 + 2 * hidden * config.intermediate_size
@@ -132,7 +135,7 @@ def cost(name: str, corpus_gb: int) -> Cost:
 
 
 def table() -> str:
-    """The page's table, in Markdown."""
+    """The table of docs/scale.md, in Markdown."""
     names = ("deberta-base", "deberta-large", "deberta-1.5b")
     head = (
         "| recipe | corpus | parameters | corpus tokens | tokens seen | epochs | FLOPs a token | FLOPs "

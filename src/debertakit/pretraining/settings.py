@@ -1,4 +1,4 @@
-"""The whole description of a run, as plain data: what a recipe returns, ``--set`` changes and run.json holds."""
+"""Config of a run: returned by recipes, changed with ``--set``, stored in run.json."""
 
 import dataclasses
 import difflib
@@ -19,20 +19,20 @@ from debertakit.text.masking import Masking
 @dataclass(frozen=True)
 class Data:
     tokenizer: str = "unigram"
-    """Trained on the corpus when none is given: unigram, bpe or wordpiece."""
+    """Kind to train on the corpus if no tokenizer is given: unigram, bpe or wordpiece."""
     vocab_size: int = 8192
     max_length: int = 512
     step_tokens: int = 2048 * 512
-    """Tokens of a step, over all ranks and accumulation steps."""
+    """Tokens per step, over all ranks and accumulation steps."""
     micro_tokens: int = 16384
-    """Tokens that one rank takes through the model at a time; the rest of the step is accumulated."""
+    """Maximum tokens per rank and forward pass; a larger step accumulates gradients."""
     mode: Literal["documents", "blocks"] = "documents"
     validation: float = 0.05
-    """Share of the documents held out; from 1 on, their number."""
+    """Fraction of the documents to hold out; if >= 1, the number of documents."""
     language: Literal["auto", "en", "zh"] = "auto"
     txt_document: Literal["blank-line", "line", "file"] = "blank-line"
     entities: str | None = None
-    """A gazetteer file or spacy:MODEL, for entity masking."""
+    """Gazetteer file or spacy:MODEL, for entity masking."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "step_tokens", "micro_tokens"):
@@ -42,28 +42,28 @@ class Data:
             raise ValueError(f"data.validation={self.validation}: 0 or more")
 
     def parts(self, ranks: int) -> int:
-        """Into how many parts a step is cut: the same number for each rank."""
+        """Number of parts of a step, the same for each rank."""
         return ranks * -(-self.step_tokens // (ranks * self.micro_tokens))
 
 
 @dataclass(frozen=True)
 class Rtd:
-    """Replaced-token detection (pretraining/rtd.py): a generator trained by mlm, the model as its discriminator."""
+    """Replaced-token detection (pretraining/rtd.py): a generator trained with MLM, and the model as discriminator."""
 
     weight: float = 50.0
-    """Of the discriminator's loss against the generator's: 50 in the paper, 10 in Microsoft's scripts."""
+    """Weight of the discriminator's loss: 50 in the paper, 10 in Microsoft's scripts."""
     temperature: float = 1.0
     sharing: Literal["gdes", "es", "nes"] = "gdes"
-    """Of the embedding tables: gradient-disentangled, one for both, or one each."""
+    """Embedding tables: gradient-disentangled (gdes), one shared table (es), or separate tables (nes)."""
     steps: Literal["decoupled", "joint"] = "decoupled"
-    """The generator's update, then the discriminator's; or one update by the sum of both losses."""
+    """decoupled: update the generator, then the discriminator; joint: one update with the sum of both losses."""
     generator_layers: int = 0
-    """0: half of the discriminator's."""
+    """0: half of the discriminator's layers."""
     generator_width: float = 1.0
-    """Of the discriminator's: hidden size, heads and feed-forward layer. ELECTRA has a quarter to a third."""
+    """Hidden size, heads and feed-forward size relative to the discriminator. ELECTRA uses a quarter to a third."""
     warmup_steps: int | None = None
-    """Steps that train the generator alone, shared tables at rest, when a run goes on from a discriminator. None: a
-    tenth of the run for a generator that was grown, 0 for one that was given."""
+    """Steps that train only the generator, with shared tables frozen, when a run starts from a checkpoint. None: a
+    tenth of the run if the checkpoint has no generator, otherwise 0."""
 
     def __post_init__(self) -> None:
         if self.weight <= 0 or self.temperature <= 0:
@@ -79,38 +79,38 @@ class Rtd:
 class PretrainConfig:
     name: str
     model: dict[str, Any]
-    """Fields of the family's config; vocab_size and special ids come from the tokenizer."""
+    """Fields of the model family's config; vocab_size and special ids come from the tokenizer."""
     family: Literal["deberta", "deberta-d", "bert", "roberta", "albert", "xlnet", "electra", "gpt2"] = "deberta"
-    """deberta and deberta-d, which has a decoder, are ours; the others are transformers' own models. ALBERT's ``model``
-    also has share: all, attention, ffn or none, what is one and the same in every layer."""
+    """deberta and deberta-d (with a decoder) are our own models; the others are transformers' classes. ALBERT's
+    ``model`` also has the field share (all, attention, ffn or none): the part shared between layers."""
     objectives: Objectives = field(default_factory=Objectives)
     masking: Masking = field(default_factory=Masking)
     optimizer: Optimizer = field(default_factory=Optimizer)
     data: Data = field(default_factory=Data)
     rtd: Rtd | None = None
-    """None: no discriminator, the model itself is trained by the objectives."""
+    """None: no discriminator; the model is trained with the objectives."""
     init: str | None = None
-    """Checkpoint to go on from: weights, model config and tokenizer are its own."""
+    """Checkpoint to start from; it provides weights, model config and tokenizer."""
     init_generator: str | None = None
-    """Generator to go on with, where it is not beside ``init``."""
+    """Generator checkpoint, if it is not in the folder of ``init``."""
     steps: int = 1_000_000
     minutes: float | None = None
-    """Ends the run, and bends the schedule, by time instead of steps. Such a run resumes, but not bit by bit."""
+    """Time limit for the run and its schedule, instead of ``steps``. Such a run resumes, but not bit by bit."""
     seed: int = 0
     precision: Precision = "auto"
-    """auto: bf16 where the device computes it natively, else fp32. run.json holds the resolved one."""
+    """auto: bf16 if the device supports it natively, else fp32. run.json stores the resolved precision."""
     gradient_checkpointing: bool = False
     compile: bool = False
     parallel: Literal["ddp", "fsdp2"] = "ddp"
     log_every: int = 100
     evaluate_every: int = 1000
     evaluate_tokens: int = 1 << 20
-    """At most so many held-out tokens, always the same ones with the same masks."""
+    """Maximum number of held-out tokens; always the same tokens and masks."""
     checkpoint_every: int = 1000
     keep_last: int = 2
-    """Checkpoints to keep, besides the one with the best validation loss."""
+    """Number of newest checkpoints to keep, in addition to the one with the best validation loss."""
     max_bad_steps: int = 10
-    """Steps in a row with a loss or gradient that is not finite, before the run stops."""
+    """Stop after this many consecutive steps with a non-finite loss or gradient."""
     tracker: Literal["none", "tensorboard", "trackio"] = "none"
 
     def __post_init__(self) -> None:
@@ -149,7 +149,7 @@ PARTS = {"objectives": Objectives, "masking": Masking, "optimizer": Optimizer, "
 
 
 def from_json(text: str) -> PretrainConfig:
-    """The config that ``to_json`` wrote; unknown keys raise."""
+    """Parse a config written by ``to_json``. Unknown keys raise."""
     return _from_dict(json.loads(text))
 
 
@@ -172,7 +172,7 @@ def load(path: Path) -> PretrainConfig:
 
 
 def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
-    """``["optimizer.lr=1e-3", "model.hidden_size=256"]``, each value read as its field's type; all at once."""
+    """Apply assignments such as ``["optimizer.lr=1e-3", "model.hidden_size=256"]``, then validate the result."""
     values = dataclasses.asdict(config)
     for assignment in assignments:
         path, equals, text = (piece.strip() for piece in assignment.partition("="))
@@ -206,7 +206,7 @@ def _model_value(family: str, name: str, text: str) -> Any:
 
 
 def parse(text: str, kind: Any, name: str) -> Any:
-    """A value written on the command line, as the type of its field."""
+    """Convert a command-line value to the type of its field."""
     choices = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if type(None) in choices and text.lower() in ("none", "null", ""):
         return None
@@ -237,7 +237,7 @@ def _one_of(part: Any, where: str, *names: str) -> None:
 
 
 def known(names: Iterable[str], kind: Any, where: str) -> None:
-    """Raise on a name that is no field of ``kind``, a dataclass or a dict by name."""
+    """Raise if a name is not a field of ``kind``, a dataclass or a dict of fields."""
     choices = list(kind) if isinstance(kind, dict) else [f.name for f in dataclasses.fields(kind)]
     for name in names:
         if name not in choices:

@@ -1,18 +1,18 @@
-"""Checkpoints: complete, whole or absent, and checked before they are believed.
+"""Checkpoints of a run: complete, written atomically, and verified before they are loaded.
 
     checkpoints/step-00001000/
         config.json, model.safetensors    the model, as transformers loads it
         tokenizer files
-        generator/                        the other model of replaced-token detection, in the same way
-        heads.safetensors                 the objectives' own heads, and what else only training needs
+        generator/                        the generator of replaced-token detection, same layout
+        heads.safetensors                 the objectives' own heads, and other weights used only in training
         optimizer.pt, or optimizer/       torch.save, or torch.distributed.checkpoint under FSDP2
         rng.pt                            torch, CUDA, numpy and Python generators of every rank
-        progress.json                     step (which is the place in the data), elapsed time, validation loss
+        progress.json                     step (also the position in the data), elapsed time, validation loss
         manifest.json                     bytes and sha256 of every other file
 
-A checkpoint is written to ``step-N.part``, flushed to the disk, and renamed: a kill at any moment leaves the one before
-it, and a folder without ``.part`` that does not match its manifest was damaged later. The schedule has no state of its
-own: the learning rate is a function of the step, or of the elapsed time.
+A checkpoint is written to ``step-N.part``, flushed to disk, and renamed: a kill at any moment leaves the previous
+checkpoint intact, and a folder without ``.part`` that does not match its manifest was damaged later. The schedule has
+no state: the learning rate is a function of the step, or of the elapsed time.
 """
 
 import hashlib
@@ -50,12 +50,12 @@ MANIFEST = "manifest.json"
 @dataclass
 class Progress:
     step: int = 0
-    """Steps done; also the next step's place in the data."""
+    """Completed steps; also the position of the next step in the data."""
     elapsed: float = 0.0
-    """Seconds of training so far, over all runs."""
+    """Seconds of training so far, including the time before a resume."""
     tokens: int = 0
     bad_steps: int = 0
-    """Steps in a row whose update was skipped."""
+    """Consecutive steps whose update was skipped."""
     validation: float | None = None
     """The last validation loss."""
 
@@ -71,7 +71,7 @@ def save(
     world: World,
     tokenizer: Any,
 ) -> Path:
-    """Write a checkpoint; the one before stays whatever happens."""
+    """Write a checkpoint. If this fails, the previous checkpoint stays intact."""
     final = root / f"step-{progress.step:08d}"
     aside = final.with_name(final.name + ".part")
     weights = _full_weights(trainee, world)
@@ -102,7 +102,7 @@ def save(
 
 
 def seal(aside: Path, final: Path) -> None:
-    """Flush every file, list them with their checksums, and rename the folder."""
+    """Flush every file, write the manifest with checksums, and rename the folder."""
     files = {}
     for path in sorted(p for p in aside.rglob("*") if p.is_file()):
         with path.open("rb+") as file:
@@ -113,14 +113,14 @@ def seal(aside: Path, final: Path) -> None:
         file.flush()
         os.fsync(file.fileno())
     _flush_folder(aside)
-    if final.exists():  # the run went over this step before, and the copy there was refused
+    if final.exists():  # an older checkpoint of this step, for example a damaged one
         shutil.rmtree(final)
     aside.rename(final)
     _flush_folder(final.parent)
 
 
 def prune(root: Path, keep_last: int) -> None:
-    """Keep the newest ones and the one with the best validation loss."""
+    """Keep the newest checkpoints and the one with the best validation loss."""
     found = _folders(root)
     losses = {folder: _validation(folder) for _, folder in found}
     known = {folder: loss for folder, loss in losses.items() if loss is not None}
@@ -134,7 +134,7 @@ def prune(root: Path, keep_last: int) -> None:
 
 
 def _write_model(folder: Path, trainee: Trainee | RtdTrainee, weights: State, tokenizer: Any) -> None:
-    # What save_pretrained writes, without its progress bar and without splitting: one file, whatever its size.
+    # The same files as save_pretrained, but without its progress bar, and always with one weights file.
     for name, model in trainee.models.items():
         inside = folder if name == "model" else folder / name
         model.config.architectures = [type(model).__name__]
@@ -157,18 +157,18 @@ def _write_optimizer(
 
 
 def _full_weights(trainee: Trainee | RtdTrainee, world: World) -> State:
-    """All weights on the CPU of the main process."""
+    """All weights on the CPU; under FSDP2 only on the main process."""
     if world.sharded:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
         gathered: dict[str, Any] = get_model_state_dict(trainee, options=options)
         return {key: value.contiguous() for key, value in gathered.items()}
-    tied = _tied(trainee)  # transformers ties them again when it loads
+    tied = _tied(trainee)  # transformers ties them again on load
     state = {key: value for key, value in trainee.state_dict().items() if key not in tied}
     return {key: value.detach().cpu().contiguous() for key, value in state.items()}
 
 
 def _tied(trainee: Trainee | RtdTrainee) -> dict[str, str]:
-    """Names of weights that are others', such as an output matrix that is the word table, and of those others."""
+    """Map each tied weight to its source, for example an output matrix to the word table."""
     return {
         f"{name}.{key}": f"{name}.{source}"
         for name, model in trainee.models.items()
@@ -177,7 +177,7 @@ def _tied(trainee: Trainee | RtdTrainee) -> dict[str, str]:
 
 
 def _apart(tensors: State) -> State:
-    """A copy of each tensor that is another one too: layers that ALBERT shares stand in the file one by one."""
+    """Clone tensors that share memory (ALBERT's shared layers): the file stores each one separately."""
     seen: set[int] = set()
     apart = {}
     for key, tensor in tensors.items():
@@ -190,7 +190,7 @@ def _apart(tensors: State) -> State:
 
 
 def newest(root: Path) -> tuple[int, Path] | None:
-    """The newest checkpoint that matches its manifest; a line on stderr for each that does not."""
+    """Find the newest checkpoint that matches its manifest. Print a line on stderr for each damaged one."""
     for step, folder in reversed(_folders(root)):
         wrong = damage(folder)
         if wrong is None:
@@ -200,7 +200,7 @@ def newest(root: Path) -> tuple[int, Path] | None:
 
 
 def damage(folder: Path) -> str | None:
-    """What is wrong with a checkpoint, if anything."""
+    """Describe what is wrong with a checkpoint. Returns None if it is intact."""
     try:
         files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         for name, expected in files.items():
@@ -217,7 +217,7 @@ def damage(folder: Path) -> str | None:
 
 
 def load(folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World) -> Progress:
-    """Put everything back as it was when the checkpoint was written."""
+    """Restore weights, optimizer and random generators from a checkpoint. Returns its progress."""
     files = {path.relative_to(folder).as_posix(): load_file(path) for path in folder.rglob("*.safetensors")}
     weights: dict[str, Any] = trainee.from_files(files)
     weights |= {key: weights[source] for key, source in _tied(trainee).items()}
@@ -231,7 +231,7 @@ def load(folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Opt
             )
     _read_optimizer(folder, trainee, optimizer, world)
     generators = torch.load(folder / "rng.pt", weights_only=True)
-    if world.rank < len(generators):  # more ranks than before: the new ones keep the seed they started with
+    if world.rank < len(generators):  # additional ranks keep their initial seed
         _restore(generators[world.rank])
     return Progress(**json.loads((folder / "progress.json").read_text(encoding="utf-8")))
 
@@ -297,7 +297,7 @@ def _sha256(path: Path) -> str:
 
 
 def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # no handle on a folder there
+    if os.name == "nt":  # Windows cannot open a folder
         return
     descriptor = os.open(folder, os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""The model and its objectives as one module: what DDP and FSDP2 wrap, what the optimiser and checkpoints hold."""
+"""The model and its objectives in one module, for DDP, FSDP2, the optimiser and checkpoints."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -18,7 +18,7 @@ from debertakit.pretraining.backbones import make_backbone
 from debertakit.text.packing import PackedBatch
 
 Phase = Literal["all", "warmup", "generator", "discriminator"]
-"""What one update of a step trains; all but the first are replaced-token detection's."""
+"""The part that one update of a step trains. All phases except ``all`` are only for replaced-token detection."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Part:
     tokens: int
 
     def counts(self) -> list[int]:
-        """Terms of each objective's loss, in the order of ``asked``."""
+        """Number of loss terms of each objective, in the order of ``asked``."""
         return [len(asked.targets) for asked in self.asked.values()]
 
     def to(self, device: torch.device) -> "Part":
@@ -55,24 +55,24 @@ class Trainee(nn.Module):
             positions = model.deberta.embeddings.position_embeddings
             decodes = any(objective.decodes for objective in self.objectives.values())
             if positions is not None and not model.config.position_biased_input:
-                positions.requires_grad_(decodes)  # DDP waits for the gradient of every parameter that asks for one
+                positions.requires_grad_(decodes)  # DDP waits for the gradient of every parameter that requires one
 
     @property
     def models(self) -> dict[str, Any]:
-        """Each is exported; ``model`` to the run's folder, others to a folder of their name in it."""
+        """Models to export: ``model`` to the run's folder, others to subfolders named after them."""
         return {"model": self.model}
 
     @property
     def trains_all(self) -> bool:
-        """Every parameter gets a gradient in every phase."""
+        """True if every parameter gets a gradient in every phase."""
         return True
 
     def phases(self, step: int) -> tuple[Phase, ...]:
-        """The updates of a step, by what each trains."""
+        """Phases of a step, one update each."""
         return ("all",)
 
     def prepare(self, batch: PackedBatch, context: Context, progress: float) -> Part:
-        """Corrupt a batch as the objectives need it. Runs on the CPU, before the model is called."""
+        """Corrupt a batch for the objectives. Runs on the CPU, before the model is called."""
         objectives: dict[str, Objective] = dict(self.objectives.items())
         names = {objective.view for objective in objectives.values()}
         views: dict[str, View] = {}
@@ -96,9 +96,9 @@ class Trainee(nn.Module):
         return Part(views, asked, len(batch.input_ids))
 
     def forward(self, part: Part, totals: Tensor, phase: Phase = "all") -> tuple[Tensor, Tensor]:
-        """The weighted loss of this part, and [objectives, 2]: each one's summed loss and right predictions.
+        """Return the weighted loss of this part, and [objectives, 2]: summed loss and number of correct predictions.
 
-        ``totals`` [objectives]: terms of each objective in the whole step.
+        ``totals`` [objectives]: number of loss terms of each objective in the whole step.
         """
         loss = totals.new_zeros(())
         figures = {}
@@ -120,11 +120,11 @@ class Trainee(nn.Module):
         return loss, torch.stack([figures[name] for name in self.objectives])
 
     def further_figures(self, parts: list[Part], gather: Any) -> dict[str, float]:
-        """What an evaluation says besides losses and accuracies."""
+        """Evaluation metrics other than loss and accuracy."""
         return {}
 
     def to_files(self, weights: State) -> dict[str, State]:
-        """What each file of a checkpoint holds."""
+        """Split the weights into the files of a checkpoint."""
         model = {key.removeprefix("model."): value for key, value in weights.items() if key.startswith("model.")}
         heads = {key: value for key, value in weights.items() if not key.startswith("model.")}
         return {"model.safetensors": model, **({"heads.safetensors": heads} if heads else {})}
@@ -135,6 +135,6 @@ class Trainee(nn.Module):
 
 
 def _rows(rows: Iterable[Tensor]) -> Tensor | None:
-    """The rows that several objectives ask for, each once, ascending; None if nobody asks."""
+    """Merge the rows that objectives request: unique and ascending. None if there are no requests."""
     asked = list(rows)
     return torch.unique(torch.cat(asked)) if asked else None
