@@ -23,7 +23,7 @@ SORTED_STEPS = 16
 
 
 class TrainingOrder(Sampler[int]):
-    """Row indices in training order. The Trainer splits them into batches of ``batch_size``."""
+    """Row indices in training order. The Trainer splits them into batches."""
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, sorted_steps: int):
         self.lengths = np.asarray(lengths)

@@ -64,7 +64,7 @@ class Encoder:
     max_length: int
 
     def encode(self, examples: Sequence[Example], strict: bool = False) -> Features:
-        """Encode examples. With ``strict``, a label that is not in ``labels`` raises; otherwise it is ignored."""
+        """With ``strict``, a label that is not in ``labels`` raises; otherwise no prediction is correct for it."""
         rows: list[Row] = []
         cut = 0
         for first in _progress(range(0, len(examples), BATCH)):

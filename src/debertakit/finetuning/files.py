@@ -5,8 +5,8 @@
       with columns ``text``, ``label``                    multi-label if they are lists or ``separator`` joins them,
                                                           else single-label
       and ``options``                          Choice     choice
-    CoNLL, without a ``text`` column           Tagged     tagging
-    SQuAD's .json, without a ``text`` column   Question   qa
+    CoNLL, if ``text`` is not given            Tagged     tagging
+    SQuAD's .json, if ``text`` is not given    Question   qa
 
 Rows of dev and test whose label does not occur in training cannot be predicted. They are skipped and counted.
 """
@@ -154,7 +154,7 @@ def read_choices(
 
 
 def infer_kind(labels: Sequence[Any]) -> Kind:
-    """Infer the kind from a label column. Regression allows up to 5 % of non-numbers; NaN counts as a missing label."""
+    """Infer the kind from a label column. Regression allows up to 5 % non-numbers; NaN counts as a missing label."""
     given = [value for value in labels if not blank(value) and not _is_nan(value)]
     if any(isinstance(value, (list, tuple)) for value in given):
         return "multi-label"

@@ -7,8 +7,8 @@ over seeds, if there are several) and d = m(A) - m(B):
                       p = 2 min(P(d <= 0), P(d >= 0))
     randomisation     randomly swap the two predictions of each example; p = P(|d'| >= |d|), exact if all 2^n swaps
                       can be enumerated
-    McNemar           accuracy only: does A have half of the examples that only one system gets right? Exact binomial
-                      test
+    McNemar           accuracy only: of the examples that only one system gets right, does A get half? Exact
+                      binomial test
 
 The bootstrap estimates how d would vary on other examples of the same kind. The other two tests estimate how often
 equal systems would differ by that much. For the variation between seeds, see ``summary``.
