@@ -1,7 +1,7 @@
-"""Builds the fused attention kernel as a plain shared library beside ``cpu.py``, which loads it with ctypes.
+"""Build the fused attention kernel as a plain shared library next to ``cpu.py``, which loads it with ctypes.
 
-All else about the package stands in pyproject.toml. The kernel is optional: where there is no C++ compiler the
-installation goes on without it, and ``debertakit.attention.cpu.reason()`` says so.
+All other package settings are in pyproject.toml. The kernel is optional: without a C++ compiler, the installation
+continues without the kernel, and ``debertakit.attention.cpu.reason()`` gives the reason.
 """
 
 from setuptools import Extension, setup
@@ -10,7 +10,7 @@ from setuptools.command.build_ext import build_ext
 
 class BuildKernel(build_ext):
     def get_ext_filename(self, fullname: str) -> str:
-        # No Python inside, so no Python version in the name: cpu.py looks for exactly this file.
+        # The library does not use the Python API, so its name has no Python version. cpu.py looks for this exact name.
         return fullname.replace(".", "/") + ".so"
 
     def get_export_symbols(self, ext: Extension) -> list[str]:
@@ -21,7 +21,7 @@ kernel = Extension(
     "debertakit.attention._kernel",
     sources=["src/debertakit/attention/kernel.cpp"],
     language="c++",
-    # No -march: the file holds one version per instruction set and chooses at run time.
+    # No -march: the source has one version per instruction set and selects one at run time.
     extra_compile_args=["-std=c++17", "-O3", "-ffp-contract=fast", "-fvisibility=hidden", "-pthread"],
     extra_link_args=["-pthread"],
     optional=True,

@@ -61,7 +61,7 @@ def run(name: str, seed: int, arguments: argparse.Namespace) -> None:
 
 
 def table(out: Path, at: int | None) -> str:
-    """A line for each recipe; within it the seeds in their order."""
+    """Markdown table with one row per recipe; each cell lists the seeds in order."""
     titles = ["recipe", "steps", "tokens/s", "first", "last"] + ([f"at step {at:,}"] if at else [])
     lines = [f"| {' | '.join(titles)} |", "|---" * len(titles) + "|"]
     runs: dict[str, list[tuple[list[dict], list[float]]]] = {}
@@ -83,7 +83,7 @@ def table(out: Path, at: int | None) -> str:
 
 
 def figures(checks: list[dict]) -> str:
-    """Each figure's name and its value in every seed's check."""
+    """Each metric's name, and its value for every seed."""
     names = [name for name in checks[0] if name not in ("kind", "step", "elapsed") and "perplexity" not in name]
     return "; ".join(f"{name} {', '.join(f'{check[name]:.3f}' for check in checks)}" for name in names)
 

@@ -18,7 +18,7 @@ from transformers.utils import logging
 
 from debertakit import evaluate, finetune
 
-# The recipes of models this small (recipes.py: learning rate 1e-4, warm-up 0.1), but for what stands here.
+# Overrides of the recipes for models of this size (recipes.py: learning rate 1e-4, warm-up 0.1).
 JOBS = {
     "mnli": ("glue/MNLI", "accuracy", {"epochs": 1, "lr": 1e-4, "batch_size": 16, "max_length": 128}),
     "rte": ("glue/RTE", "accuracy", {"epochs": 3, "lr": 5e-5, "batch_size": 16, "max_length": 256}),
@@ -61,7 +61,7 @@ def main() -> None:
 def test_score(model: Path, task: str, data: Path, metric: str) -> float | None:
     try:
         return evaluate(model, task=task, data=data, split="test").scores.get(metric)
-    except ValueError:  # there is no test set among the files
+    except ValueError:  # the data has no test set
         return None
 
 

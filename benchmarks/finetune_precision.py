@@ -38,7 +38,7 @@ CPU = torch.device("cpu")
 
 
 class Tokenizer:
-    """The one field that the collator reads."""
+    """Stub with the only field that the collator reads."""
 
     pad_token_id = 0
 
@@ -114,7 +114,7 @@ def train(model, rows: list[Row], batch: int, precision: str, seed: int, place: 
 
 
 def measure_pairs(precision: str, steps: int, seed: int) -> tuple[float, float, float]:
-    """The same for the loop of seq2seq.py, 2,048 source and target tokens a step."""
+    """The same measurements for the loop of seq2seq.py, with 2,048 source and target tokens per step."""
     torch.manual_seed(seed)
     config = DebertaConfig(**{**recipe("small").model, "emd_steps": 0}, vocab_size=8192)
     model = DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=config, decoder_layers=4))
@@ -123,7 +123,7 @@ def measure_pairs(precision: str, steps: int, seed: int) -> tuple[float, float, 
     optimizer = make_optimizer(model, recipe("small").optimizer)
     losses = []
     for step in range(steps + 1):
-        if step == 1:  # the first warms up
+        if step == 1:  # the first step is a warm-up
             began, tokens = time.process_time(), 0
         batch = batches.batch(step)
         with autocast(precision, CPU):

@@ -96,7 +96,7 @@ def training_arguments(place: str, steps: int, seed: int, **more) -> TrainingArg
 
 
 def plain(start, task, splits, tokenizer, steps, seed, place):
-    """What the transformers examples do."""
+    """Train and evaluate as the transformers examples do."""
     index = {label: number for number, label in enumerate(task.labels)}
 
     def rows(examples):

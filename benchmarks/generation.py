@@ -2,8 +2,8 @@
 
     python benchmarks/generation.py --threads 1 [--layers 6 --width 384] [--json figures.json]
 
-Random weights: they decide what is written, not how long it takes. Times are CPU seconds of the process over the number
-of threads, so that a neighbour on the machine does not count; each figure is the least of --rounds, taken in turns.
+The weights are random: they change the output, not the time. Times are CPU seconds of the process divided by the number
+of threads, so that other processes do not count. Each figure is the minimum over --rounds interleaved rounds.
 """
 
 import argparse
@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def token_time(model, length: int, options: argparse.Namespace) -> float:
-    """Seconds for one token when ``length`` stand before it: the mean over the next CHUNK of them."""
+    """Seconds per token after a context of ``length`` tokens: the mean over the next CHUNK tokens."""
     cache = model(torch.randint(4, 8192, (1, length)), use_cache=True).past_key_values
     token = torch.randint(4, 8192, (1, 1))
 

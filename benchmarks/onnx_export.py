@@ -49,7 +49,7 @@ def export_hf(model: torch.nn.Module, file: Path) -> None:
 
 def quantise_hf(source: Path, target: Path) -> None:
     proto = onnx.load(source)
-    del proto.graph.value_info[:]  # the exporter's notes on shapes contradict the quantised ones
+    del proto.graph.value_info[:]  # the exporter's shape annotations contradict the quantised shapes
     quantize_dynamic(proto, target, op_types_to_quantize=["MatMul", "Gemm"], per_channel=True, reduce_range=True)
 
 

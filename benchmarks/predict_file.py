@@ -29,7 +29,7 @@ def main() -> None:
     texts = (lines * -(-arguments.rows // len(lines)))[: arguments.rows]
     predictor = load(arguments.model)
     with tempfile.TemporaryDirectory() as folder:
-        for share in (10, 1):  # a tenth first: does memory grow with the file?
+        for share in (10, 1):  # first a tenth of the rows: does memory grow with the file?
             source = Path(folder) / f"in-{share}.txt"
             source.write_text("\n".join(texts[: len(texts) // share]) + "\n", encoding="utf-8")
             began = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Where the time of our inference goes: shares of one thread's time by operation, for docs/speed.md.
+"""Profile our inference: share of time per operation on one thread, for docs/speed.md.
 
 python benchmarks/profile_inference.py
 """

@@ -4,9 +4,9 @@
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model marian --minutes 60
     python benchmarks/translation.py aeslc --data DATA/aeslc --out RUNS --model deberta-d --infill 20 --minutes 15
 
-``--infill``: minutes before that on the sources alone, spans of 30 % of their words behind one [MASK] each and the
-decoder writing the whole. A run that was cut off goes on where its last checkpoint stands. Scores, samples and the time
-of everything go to RUNS/TASK-MODEL/results.json; aeslc also prints the baseline of leading words.
+``--infill`` first trains for this many minutes on the sources alone: spans with 30 % of their words are replaced by one
+[MASK] each, and the decoder writes the whole text. An interrupted run resumes from its last checkpoint. Scores, samples
+and times are written to RUNS/TASK-MODEL/results.json; aeslc also has a baseline of leading words.
 """
 
 import argparse
@@ -72,7 +72,7 @@ def deberta_d(vocabulary: int, longest: int) -> Any:
 def _stock(config: type, model: type) -> Callable[[int, int], Any]:
     def make(vocabulary: int, longest: int) -> Any:
         halves = {f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in _HALF.items()}
-        # Marian's own initialisation (0.02) and BART's are kept; scaled embeddings are Marian's default recipe.
+        # Marian (0.02) and BART keep their own initialisation. Scaled embeddings are Marian's default recipe.
         given = {"vocab_size": vocabulary, "d_model": WIDTH, "max_position_embeddings": longest, "dropout": DROPOUT}
         given |= {"attention_dropout": DROPOUT, "scale_embedding": True, "forced_eos_token_id": None}
         return model(config(**given, **halves, **SPECIAL))
@@ -89,7 +89,7 @@ MODELS = {
 
 
 def tokenizer_for(folder: Path, pairs: list[Pair]) -> Any:
-    """One vocabulary for both sides, trained once and shared by all models."""
+    """Load the tokenizer, or train it: one vocabulary for both sides, shared by all models."""
     if not (folder / "tokenizer.json").exists():
         texts = [text for pair in pairs for text in pair]
         train_tokenizer(texts, "unigram", VOCABULARY, progress=False).save_pretrained(folder)
@@ -97,7 +97,7 @@ def tokenizer_for(folder: Path, pairs: list[Pair]) -> Any:
 
 
 def with_holes(texts: list[str], seed: int, longest: int = 80) -> list[Pair]:
-    """Pieces of the texts, of 10 to ``longest`` words, and what is left of them."""
+    """Cut the texts into pieces of 10 to ``longest`` words. Returns pairs of masked and original pieces."""
     draw = random.Random(seed)
     pairs = []
     for text in texts:
@@ -117,7 +117,7 @@ def with_holes(texts: list[str], seed: int, longest: int = 80) -> list[Pair]:
 
 
 def leading_words(dev: list[Pair], test: list[Pair]) -> tuple[int, dict[str, float]]:
-    """The first n words of the body; n is chosen on the dev set."""
+    """Baseline: the first n words of the body, with n chosen on the dev set."""
 
     def scores(pairs: list[Pair], n: int) -> dict[str, float]:
         texts = [" ".join(pair.source.split()[:n]) for pair in pairs]

@@ -1,4 +1,4 @@
-"""Interleaved timing: every contestant once per round, so that a noisy machine disturbs all alike; read ratios."""
+"""Interleaved timing: each round runs every contestant once, so noise affects all equally. Compare ratios."""
 
 import random
 import statistics
@@ -22,13 +22,13 @@ class Timing:
 
 @dataclass(frozen=True)
 class Result:
-    """One work and each contestant's time on it; None where a peer does not apply."""
+    """One workload and each contestant's time on it; None if a contestant does not apply."""
 
     work: str
     times: dict[str, Timing | None]
 
     def ratio(self, peer: str) -> float | None:
-        """How many times as long as ours the peer takes."""
+        """The peer's time divided by ours."""
         ours, theirs = self.times["ours"], self.times.get(peer)
         return theirs.median / ours.median if ours is not None and theirs is not None else None
 
@@ -43,10 +43,10 @@ class Result:
 
 
 def contest(work: str, contestants: dict[str, Callable[[], object]], seconds: float) -> Result:
-    """Time all contestants for about this long in all, at least 3 rounds; one warm-up round is not counted.
+    """Time all contestants for about ``seconds`` in total, at least 3 rounds, after one uncounted warm-up round.
 
-    The order is drawn anew each round, so that everybody runs behind everybody, and each run begins after a pause:
-    thread pools go on spinning for a while after their work, ONNX Runtime's above all.
+    The order is random in each round, so that every contestant runs after every other one. Each run starts after a
+    pause, because thread pools keep spinning for a while after their work, ONNX Runtime's most of all.
     """
     times: dict[str, list[float]] = {name: [] for name in contestants}
     for run in contestants.values():

@@ -1,4 +1,4 @@
-"""Print, store and draw what a bench measured."""
+"""Print, store and plot benchmark results."""
 
 import json
 import platform
@@ -16,7 +16,7 @@ NAMES = {"ours": "debertakit", "hf": "HF DeBERTa", "bert": "HF BERT (SDPA)", "or
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures come from."""
+    """Hardware and software of this measurement."""
     return {
         "cpu": _cpu_name(),
         "threads": torch.get_num_threads(),
@@ -43,7 +43,7 @@ def header(result: Result | Peak) -> str:
 
 
 def line(result: Result | Peak) -> str:
-    """One row: medians with half the interquartile range; how much faster than HF; our time over BERT's."""
+    """Format one row: medians ± half the interquartile range, speed-up over HF, our time divided by BERT's."""
     if isinstance(result, Peak):
         cells = "".join(
             f"{'-':>12}" if x is None else f"{x:>9,.0f} MB" for x in (result.ours_mb, result.hf_mb, result.bert_mb)
@@ -68,7 +68,7 @@ def write_json(path: Path, suite: str, results: list[Any]) -> None:
 
 
 def plot(path: Path, suite: str, results: list[Any]) -> None:
-    """Bars relative to ours: shorter is better."""
+    """Draw bars relative to ours: shorter is better."""
     try:
         import matplotlib
     except ImportError:

@@ -1,10 +1,10 @@
-"""What is measured: whole-model inference, whole training steps, attention alone, and attention's memory.
+"""Benchmark suites: model inference, training steps, attention alone, and the memory of attention.
 
 The shape is v3-base's (12 heads of 64, feed-forward 3072, 256 buckets) with four layers and a small vocabulary:
-looking words up costs nothing, and a large table would only hide differences in the optimiser's time. The training
-suite ends with the whole step of the pretraining recipe ``small``. Peers are
-transformers' DeBERTa-v2, its BERT with SDPA (no position terms in attention at all: what "no tax" means), and, for
-inference, ONNX Runtime on transformers' DeBERTa as exported by torch.
+embedding lookups cost almost nothing, and a large table would only hide differences behind the optimiser's time. The
+training suite ends with a full step of the pretraining recipe ``small``. Peers are transformers' DeBERTa-v2, its BERT
+with SDPA (the baseline: no position terms in attention), and, for inference, ONNX Runtime on transformers' DeBERTa as
+exported by torch.
 """
 
 import ctypes
@@ -41,7 +41,7 @@ MNLI_LENGTHS = [12, 16, 18, 19, 21, 22, 24, 25, 26, 27, 29, 30, 31, 33, 34, 35,
 class Settings:
     layers: int = 4
     seconds: float = 12.0
-    """Time for each work, all contestants together."""
+    """Time per workload, for all contestants together."""
     quick: bool = False
 
     @classmethod
@@ -54,7 +54,7 @@ def shape(layers: int) -> DebertaConfig:
 
 
 def models(layers: int) -> dict[str, Any]:
-    """The contestants, ours and HF's with the same weights."""
+    """Build the contestants. Ours and HF's have the same weights."""
     config = shape(layers)
     hf = transformers.DebertaV2Model(transformers.DebertaV2Config.from_dict(config.to_dict()))
     ours = DebertaModel(config)
@@ -107,13 +107,13 @@ def _inference_run(model: Any, inputs: dict[str, Tensor]) -> Callable[[], object
 
 
 def _onnx_session(model: Any) -> Any:
-    """Transformers' DeBERTa in ONNX Runtime, or None where that is not installed."""
+    """Load transformers' DeBERTa in ONNX Runtime. Returns None if a package is not installed."""
     try:
         import onnxruntime
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError:
         return None
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it counts the packages that it can do without
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns about missing optional packages
     inputs = batch([8, 6])
     batch_dim, length_dim = torch.export.Dim("batch", max=64), torch.export.Dim("length", min=2, max=4096)
     shapes = {name: {0: batch_dim, 1: length_dim} for name in inputs}
@@ -153,9 +153,10 @@ def _training_step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer)
 
 
 def small_steps() -> dict[str, Callable[[], object]]:
-    """The step of the pretraining recipe ``small``: its shape and tokens, head and loss on the masked rows alone.
+    """Training steps of the recipe ``small``: its shape and tokens, with head and loss on the masked rows only.
 
-    Ours runs the mask decoder; the peers read the masked rows of their last layer, which is less than stock does.
+    Ours runs the mask decoder. The peers apply the head to the masked rows of their last layer, which is less work
+    than in the stock models.
     """
     recipe = small()
     config = DebertaConfig(vocab_size=recipe.data.vocab_size, **recipe.model)
@@ -181,7 +182,7 @@ def small_steps() -> dict[str, Callable[[], object]]:
 
 
 def attention(settings: Settings) -> Iterator[Result]:
-    """One layer's attention, projections included, forward and backward ("+") and forward alone."""
+    """One layer's attention with its projections: forward alone, and forward and backward ("+")."""
     works = {"1x32": [32], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}
     if settings.quick:
         works = {name: works[name] for name in ("8x128", "4x512")}
@@ -193,7 +194,7 @@ def attention(settings: Settings) -> Iterator[Result]:
 
 
 def _attention_run(contestant: str, hidden: Tensor, backward: bool) -> Callable[[], object]:
-    """A self-attention module of one contestant over [batch, length, 768] as a closure."""
+    """Return a closure that runs one contestant's self-attention on [batch, length, 768]."""
     forward = attention_forward(contestant, hidden.shape[0], hidden.shape[1])
 
     def run() -> None:
@@ -247,17 +248,17 @@ class Peak:
 
 
 def memory(settings: Settings) -> Iterator[Peak]:
-    """What one layer's attention, forward and backward, adds to the peak memory of a process of its own."""
+    """Peak memory that one layer's attention (forward and backward) adds to a separate process."""
     if not Path("/proc/self/clear_refs").exists():
         raise ValueError("deberta bench memory reads Linux's /proc/self; it is not there on this system")
     lengths = (1024, 2048) if settings.quick else (1024, 2048, 4096, 8192)
     for length in lengths:
-        hf = peak_memory("hf", length) if length <= 4096 else None  # past that transformers needs over 20 GB
+        hf = peak_memory("hf", length) if length <= 4096 else None  # above that, transformers needs over 20 GB
         yield Peak(f"1x{length}", peak_memory("ours", length), hf, peak_memory("bert", length))
 
 
 def peak_memory(contestant: str, length: int) -> float:
-    """Megabytes, measured in a fresh process: a process's own record never goes down."""
+    """Megabytes, measured in a fresh process: the recorded peak of a process does not go down."""
     code = f"from debertakit.bench.suites import _print_peak; _print_peak({contestant!r}, {length})"
     run = subprocess.run([sys.executable, "-W", "ignore", "-c", code], capture_output=True, text=True, check=True)
     return float(run.stdout.split()[-1])
@@ -268,7 +269,7 @@ def _print_peak(contestant: str, length: int) -> None:
     warm = torch.randn(1, 16, 768, requires_grad=True)
     attention_forward(contestant, 1, 16)(warm).sum().backward()
     x = torch.randn(1, length, 768, requires_grad=True)
-    # Give back what building the models left, and let the kernel count its high-water mark anew (Linux alone can).
+    # Free the memory left from building the models, and reset the kernel's peak-memory counter (Linux only).
     ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")
     before = _status("VmRSS")
@@ -277,6 +278,6 @@ def _print_peak(contestant: str, length: int) -> None:
 
 
 def _status(field: str) -> int:
-    """Kilobytes, of this process."""
+    """Read a field of /proc/self/status, in kilobytes."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return int(next(line for line in lines if line.startswith(field)).split()[1])

@@ -1,4 +1,4 @@
-"""The ``deberta`` command: thin, one function a verb. Heavy imports stand inside the functions."""
+"""The ``deberta`` command, one thin function per subcommand. Heavy imports are inside the functions."""
 
 from debertakit.cli import checkpoints, training, using
 from debertakit.cli.base import app, main

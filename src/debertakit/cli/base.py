@@ -1,4 +1,4 @@
-"""What the verbs share: the application, its errors, its silence."""
+"""Shared CLI setup: the Typer app, error handling, and log silencing."""
 
 import sys
 
@@ -14,7 +14,7 @@ app = typer.Typer(
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one line and exit code 2, never a traceback."""
+    """Run the command. A user error prints one line and exits with code 2, without a traceback."""
     try:
         app()
     except (ValueError, OSError, ImportError) as error:
@@ -32,7 +32,7 @@ def _line(error: Exception) -> str:
 
 
 def quiet() -> None:
-    """Keep transformers' load reports out of a command's output."""
+    """Silence transformers' load reports and progress bars."""
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -1,4 +1,4 @@
-"""Verbs about models as they are: what there is, whether it is right, how fast it is, in which format."""
+"""Commands about checkpoints and formats: models, verify, convert, export, bench."""
 
 from pathlib import Path
 from typing import Annotated
@@ -37,7 +37,7 @@ def verify(
     from debertakit.verification import TOLERANCE, verify
 
     for name in variant or []:
-        preset(name)  # an unknown name is refused before the work starts
+        preset(name)  # reject an unknown name before the work starts
     print(f"max |difference| to stock transformers, tolerance {TOLERANCE:g}")
     print(f"{'variant':<20}{'hidden':>10}{'logits':>10}{'gradients':>11}{'past 512':>10}{'accelerate':>12}  files")
     rows = []

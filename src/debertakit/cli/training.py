@@ -1,4 +1,4 @@
-"""Verbs that train, and that measure what was trained."""
+"""Commands for training and evaluation: tokenizer, pretrain, recipes, finetune, evaluate."""
 
 import inspect
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ recipe_list = typer.Typer(help="List the recipes of pretraining, or show one.")
 app.add_typer(recipe_list, name="recipes")
 
 
-# Options of finetune by the tasks they are for: pairs of texts, or these and all others.
+# Options of finetune by task: only for PAIR_TASKS (source and target texts), or for all tasks.
 PAIR_TASKS = ("translation", "summarisation")
 PAIRS_ONLY = {"source", "target", "dev_source", "dev_target", "minutes", "max_target", "decoder_layers"}
 ALL_TASKS = {"model", "out", "task", "train", "dev", "text", "label", "epochs", "lr", "weight_decay"}
@@ -170,7 +170,7 @@ def finetune(
 
 
 def _refuse(command: Callable, given: dict[str, Any], names: Collection[str], where: str) -> None:
-    """Options with another value than their default, where they would be ignored."""
+    """Raise if one of the options ``names``, which would be ignored, has a non-default value."""
     for name, parameter in inspect.signature(command).parameters.items():
         if name in names and given[name] != parameter.default:
             raise ValueError(f"--{name.replace('_', '-')} is not an option of {where}")

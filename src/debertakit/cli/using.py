@@ -1,4 +1,4 @@
-"""Verbs that use a model: on texts, on files, over HTTP, and under the lens."""
+"""Commands that use a model: predict, fill, generate, serve, explain."""
 
 import os
 import sys
@@ -118,7 +118,7 @@ def generate(
     if file is not None and out is not None:
         prompts = lines_of(file)
         aside = out.with_name(out.name + ".part")
-        aside.touch()  # a folder that is not there is told before the work
+        aside.touch()  # fail early if the folder does not exist
         network, tokenizer = load_writer(model), load_tokenizer(model)
         tell = lambda done: print(f"{done} of {len(prompts)}", end="\r", file=sys.stderr, flush=True)  # noqa: E731
         texts = write_all(network, tokenizer, prompts, batch, tell, **settings)
@@ -152,7 +152,7 @@ def serve(
 
     quiet()
     if api_key is None:
-        api_key = os.environ.get("DEBERTA_API_KEY")  # typer takes an empty one for none; it is refused
+        api_key = os.environ.get("DEBERTA_API_KEY")  # typer turns an empty key into None; the server rejects it
     run(models, host=host, port=port, backend=backend, api_key=api_key, wait=wait, line=line, seconds=seconds)
 
 
