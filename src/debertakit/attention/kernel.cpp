@@ -3,31 +3,34 @@
 //     score(i, j) = (q_i . k_j  +  q_i . pos_k[r]  +  k_j . pos_q[r]) * scale        r = row(q_pos_i - k_pos_j)
 //     out_i       = sum_j dropout(softmax_j(score))(i, j) v_j
 //
-// `reference.py` is the truth; this file is the same equation in blocks that stay in the cache.
+// This file computes the same equation as `reference.py`, in blocks that fit into the cache.
 //
-// Plan. One task is one head of one sequence. It walks over tiles of at most kBlock queries x kBlock keys. In a tile:
+// A forward task is one head of one sequence, or of a part of its queries. A backward task is one head of a group of
+// sequences. Both iterate over tiles of at most kBlock queries x kBlock keys. For each tile:
 //
-//   1. S   = Q K^T              content scores                       [queries x keys]
-//      C2P = Q pos_k^T          only the rows that the tile reaches  [queries x rows]
-//      P2C = K pos_q^T          likewise                             [keys x rows]
-//      All three are small matrix products. A strip of six queries (keys) reaches few more rows than there are keys
-//      (queries) in the tile, fewer where far distances share a row, one where all are past the last bucket: so the
-//      price of a position term is never above that of the content term, and falls with the distance.
-//   2. S += C2P and P2C, expanded from rows to distances. Eight neighbouring keys lie at eight neighbouring
-//      distances, whose rows are at most eight neighbouring rows: one load and one permutation, whose pattern depends
-//      on the distance only (`Groups`). P2C is contiguous along queries, so it is added through 8 x 8 transposed tiles.
-//   3. Forward: online softmax, O += P V. Backward: P from the saved logsumexp, dS = P * (dO V^T - delta), then dS is
-//      folded back from distances to rows (the transpose of step 2: sums over runs) and seven products give the rest.
+//   1. S   = Q K^T              content scores                          [queries x keys]
+//      C2P = Q pos_k^T          only the table rows that the tile uses  [queries x rows]
+//      P2C = K pos_q^T          only the table rows that the tile uses  [keys x rows]
+//      All three are small matrix products. A strip of six queries (keys) uses few more table rows than there are keys
+//      (queries) in the tile. It uses fewer if far distances share a row, and only one if all distances are past the
+//      last bucket. So a position term costs about as much as the content term at near distances, and less at far ones.
+//   2. S += C2P and P2C, expanded from rows to distances. Eight neighbouring keys have eight neighbouring distances,
+//      which use at most eight neighbouring rows. So the expansion is one load and one permutation, which depends only
+//      on the distance (`Groups`). P2C is contiguous along queries, so it is added through 8 x 8 transposed tiles.
+//   3. Forward: online softmax, O += P V. Backward: P from the saved logsumexp, dS = P * (dO V^T - delta). Then dS is
+//      folded from distances back to rows (the transpose of step 2: sums over runs), and seven products compute the
+//      gradients.
 //
-// Queries and keys may stand at any positions. Groups of eight that are not consecutive, and lookups that skip rows,
-// take a scalar path through the same buffers.
+// Queries and keys may have any positions. Groups of eight positions that are not consecutive, and lookups that skip
+// rows, take a scalar path through the same buffers.
 //
-// Determinism: forward does not depend on the threads; backward adds the gradients of the position tables over fixed
-// groups of sequences, one buffer each, in a fixed order: the same bits at the same thread count.
+// Determinism: forward results do not depend on the number of threads. Backward sums the gradients of the position
+// tables over fixed groups of sequences, with one buffer per group, in a fixed order. So backward results are
+// bit-identical for the same thread count.
 //
-// The file includes itself once per instruction set, in a namespace each; `attention_forward` and `attention_backward`
-// at the end choose at run time. Threads are torch's own: the caller passes the address of GOMP_parallel in the OpenMP
-// runtime that torch has loaded; std::thread stands in where there is none.
+// The file includes itself once per instruction set, each time in another namespace. `attention_forward` and
+// `attention_backward` select the instruction set at run time. The kernel uses torch's threads: the caller passes the
+// address of GOMP_parallel in torch's OpenMP runtime. Without it, the fallback is std::thread.
 
 #ifndef DEBERTAKIT_KERNEL_BODY
 
@@ -58,36 +61,36 @@ struct Matrix {  // [rows, heads, head_size], last dimension contiguous; strides
   float* at(int64_t r, int64_t h) const { return data + r * row + h * head; }
 };
 
-// What Python passes, packed as 8-byte fields in this order (cpu.py: _CALL).
+// The arguments from Python, packed as 8-byte fields in this order (cpu.py: _CALL).
 struct Problem {
-  Matrix q, k, v, pos_k, pos_q, out;           // data of a missing table: null
-  Matrix d_out, d_q, d_k, d_v, d_pos_k, d_pos_q;  // backward only; null: not wanted (position tables)
-  float* lse;                                  // [heads, total queries], natural logarithm; forward: may be null
+  Matrix q, k, v, pos_k, pos_q, out;           // data is null for a missing table
+  Matrix d_out, d_q, d_k, d_v, d_pos_k, d_pos_q;  // backward only; d_pos_* may be null: not computed
+  float* lse;                                  // [heads, total queries], natural logarithm; may be null in forward
   const int32_t *q_offsets, *k_offsets, *q_positions, *k_positions, *visible, *lookup;
   int64_t sequences, heads, head_size, total_queries, total_keys, table_rows, reach;
   double scale, dropout;
-  int64_t drop_below, seed;  // a weight is dropped when its 32-bit hash is less than drop_below
+  int64_t drop_below, seed;  // a weight is dropped if its 32-bit hash is less than drop_below
   int64_t threads;
   void (*gomp_parallel)(void (*)(void*), void*, unsigned, unsigned);
 };
 
 enum Status { kOk = 0, kOutOfMemory = 1, kRowOutsideTable = 2, kBadOffsets = 3 };  // cpu.py: _ERRORS
 
-constexpr int kBlock = 256;  // queries and keys of a tile, at most; 128 measured the same or slightly slower, 64 slower
-constexpr int kPanel = 16;   // columns of a packed panel: the width of the product kernel
-constexpr int kLanes = 8;    // floats that the elementwise loops take at once
+constexpr int kBlock = 256;  // most queries or keys of a tile; measured: 128 is equal or slightly slower, 64 slower
+constexpr int kPanel = 16;   // columns of a packed panel, the width of the product kernel
+constexpr int kLanes = 8;    // floats per vector in the elementwise loops
 
 inline int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-// Memory of one thread: grows, is handed out front to back, starts over with the next task. Kept between calls while
-// it is small, because fresh pages cost more than a short sequence's attention.
+// Bump allocator of one thread, reset for each task. Small arenas are kept between calls, because new pages cost more
+// than the attention of a short sequence.
 class Arena {
  public:
   ~Arena() { std::free(base_); }
   bool reserve(size_t bytes) {
     used_ = 0;
     if (bytes <= size_) return true;
-    std::free(base_);  // contents need not survive: every task of a call reserves the same
+    std::free(base_);  // no need to keep the contents: all tasks of a call reserve the same size
     size_ = round_up(bytes, 4096);
     base_ = static_cast<char*>(std::aligned_alloc(64, size_));
     if (!base_) size_ = 0;
@@ -113,25 +116,25 @@ class Arena {
 };
 thread_local Arena arena;
 
-// Eight neighbouring distances lo .. lo + 7 and the rows they read.
+// The table rows of eight neighbouring distances lo .. lo + 7.
 struct Groups {
-  int32_t first_row;        // row of the lowest distance
-  uint8_t up[kLanes];       // lane t reads first_row + up[t]: distances ascending
-  uint8_t down[kLanes];     // the same with distances descending
-  uint8_t last[kLanes];     // the last lane at or before the u-th row (ascending)
-  bool exact;               // eight different rows
-  bool exact_square;        // and so on to lo + 14: all that eight queries x eight keys read
+  int32_t first_row;        // row of distance lo
+  uint8_t up[kLanes];       // lane t reads first_row + up[t], distances ascending
+  uint8_t down[kLanes];     // the same, distances descending
+  uint8_t last[kLanes];     // last[u]: the last lane whose row is at most first_row + u (ascending)
+  bool exact;               // eight different, neighbouring rows
+  bool exact_square;        // the same for lo .. lo + 14, all distances of eight queries x eight keys
 };
 
-// The distance-to-row rule in the forms that the tiles need, built once per call.
+// The distance-to-row rule, prepared once per call for use in the tiles.
 struct Rule {
   const int32_t* lookup;
   int reach;
-  bool monotone = true;  // a range of distances reads the rows between those of its ends
-  bool smooth = true;    // and eight neighbouring distances at most eight neighbouring rows: `groups` is usable
-  bool gentle = true;    // and no row is skipped
-  int first = 0, count = 0;      // rows that this call can reach; first is a multiple of kPanel, count too
-  std::vector<Groups> groups;    // by lo - lowest_group; past either end nothing changes
+  bool monotone = true;  // rows never decrease with the distance
+  bool smooth = true;    // monotone, and eight neighbouring distances use at most eight neighbouring rows (`groups`)
+  bool gentle = true;    // rows grow by at most one per distance
+  int first = 0, count = 0;      // rows that this call uses; both are multiples of kPanel
+  std::vector<Groups> groups;    // index: lo - lowest_group, clamped to the ends
   int64_t lowest_group = 0;
 
   int row(int64_t x) const {
@@ -144,7 +147,7 @@ struct Rule {
   }
 };
 
-// A share of one head's work: the queries first .. last of one sequence.
+// A part of one head's work: the queries first .. last - 1 of one sequence.
 struct Share {
   int sequence, first, last;
 };
@@ -152,10 +155,10 @@ struct Share {
 struct Plan {
   const Problem& p;
   Rule rule;
-  int64_t d_wide;            // head size rounded up to a panel
+  int64_t d_wide;            // head size rounded up to a multiple of kPanel
   int longest_q = 0, longest_k = 0;
   std::vector<Share> shares;    // forward: tasks are shares x heads
-  std::vector<int> unit_first;  // backward: unit u of a head holds sequences unit_first[u] .. unit_first[u + 1]
+  std::vector<int> unit_first;  // backward: unit u has sequences unit_first[u] .. unit_first[u + 1] - 1
   float* unit_grads = nullptr;  // backward: [heads, units, 2, rule.count, d_wide]
 
   explicit Plan(const Problem& problem) : p(problem), d_wide(round_up(problem.head_size, kPanel)) {}
@@ -180,7 +183,7 @@ bool build_rule(Plan& plan) {
     if (q >= q_end || k >= k_end) continue;
     const auto q_range = std::minmax_element(q, q_end);
     const auto k_range = std::minmax_element(k, k_end);
-    // The last block is filled up to a multiple of eight with positions that go on counting: they read rows too.
+    // The last block is padded to a multiple of eight with consecutive positions, which read table rows too.
     const int64_t q_filling = round_up(q_end - q, kLanes) - (q_end - q);
     const int64_t k_filling = round_up(k_end - k, kLanes) - (k_end - k);
     low = std::min<int64_t>(low, int64_t(*q_range.first) - *k_range.second - k_filling);
@@ -233,8 +236,8 @@ struct Team {
   std::atomic<int64_t> next{0};
   std::atomic<bool> failed{false};
 };
-thread_local std::atomic<bool>* task_failed = nullptr;  // set by a task that cannot get memory
-thread_local int64_t packed_head = -1;  // whose position tables lie packed at the front of this thread's arena
+thread_local std::atomic<bool>* task_failed = nullptr;  // set by a task that runs out of memory
+thread_local int64_t packed_head = -1;  // the head whose packed position tables are at the front of this thread's arena
 
 void run_member(void* data) {
   Team& team = *static_cast<Team*>(data);
@@ -332,7 +335,7 @@ Status prepare(Plan& plan) {
   return build_rule(plan) ? kOk : kRowOutsideTable;
 }
 
-// Waking a thread costs some microseconds: about this many score cells.
+// Waking a thread takes a few microseconds, about as long as computing this many scores.
 constexpr int64_t kCellsWorthAThread = 1024;
 
 int64_t useful_threads(const Problem& p) {
@@ -345,10 +348,10 @@ int64_t useful_threads(const Problem& p) {
 
 extern "C" {
 
-// The instruction set in use, for messages: "avx2" or "baseline".
+// Name of the instruction set in use: "avx2" or "baseline".
 KERNEL_EXPORT const char* attention_isa() { return has_avx2() ? "avx2" : "baseline"; }
 
-// A hash of `bytes` bytes, to notice that weights changed. Any change of any bit changes it, but for a chance of 2^-64.
+// Hash of `bytes` bytes, to detect changed weights. Two different contents have the same hash with probability 2^-64.
 KERNEL_EXPORT uint64_t content_hash(const void* data, int64_t bytes) {
 #if defined(__x86_64__)
   if (has_avx2()) return avx2::content_hash(static_cast<const char*>(data), bytes);
@@ -356,7 +359,7 @@ KERNEL_EXPORT uint64_t content_hash(const void* data, int64_t bytes) {
   return baseline::content_hash(static_cast<const char*>(data), bytes);
 }
 
-// For tests: leave better instruction sets unused.
+// For tests: use only the baseline instruction set.
 KERNEL_EXPORT void attention_use_baseline(int yes) { only_baseline = yes != 0; }
 
 KERNEL_EXPORT int attention_forward(const Problem* problem) {
@@ -364,8 +367,8 @@ KERNEL_EXPORT int attention_forward(const Problem* problem) {
   if (const Status status = prepare(plan)) return status;
   const Problem& p = *problem;
   const int64_t threads = useful_threads(p);
-  // A long sequence is cut among the threads only when there are too few (sequence, head) pairs to go round: every
-  // share packs the keys and values of its sequence again.
+  // Split a long sequence among threads only if there are too few (sequence, head) pairs, because each share packs the
+  // keys and values of its sequence again.
   const int64_t wanted = (4 * threads + p.heads - 1) / p.heads;
   for (int64_t s = 0; s < p.sequences; s++) {
     const int queries = p.q_offsets[s + 1] - p.q_offsets[s];
@@ -387,7 +390,7 @@ KERNEL_EXPORT int attention_backward(const Problem* problem) {
   if (const Status status = prepare(plan)) return status;
   const Problem& p = *problem;
   const int64_t threads = useful_threads(p);
-  // Sequences of one unit share a gradient buffer per head; units are balanced by score cells.
+  // The sequences of a unit share one gradient buffer per head. Units are balanced by their number of scores.
   int64_t units = std::min<int64_t>(std::max<int64_t>((3 * threads + p.heads - 1) / p.heads, 1), p.sequences);
   if (threads == 1) units = std::min<int64_t>(1, p.sequences);
   int64_t total = 0, sum = 0;
@@ -418,11 +421,11 @@ KERNEL_EXPORT int attention_backward(const Problem* problem) {
 
 }  // extern "C"
 
-#else  // DEBERTAKIT_KERNEL_BODY: from here on once per instruction set. No std containers: their code would be shared.
+#else  // DEBERTAKIT_KERNEL_BODY: compiled once per instruction set. No std containers: their code would be shared.
 
 // ---- vectors ----
 
-typedef float V __attribute__((vector_size(kVector * 4)));  // for the product kernel: one register
+typedef float V __attribute__((vector_size(kVector * 4)));  // one register, for the product kernel
 typedef float F8 __attribute__((vector_size(32)));
 typedef int32_t I8 __attribute__((vector_size(32)));
 typedef uint32_t U8 __attribute__((vector_size(32)));
@@ -438,11 +441,11 @@ KERNEL_INLINE void store(void* p, const T& v) {
   std::memcpy(p, &v, sizeof v);
 }
 
-// 2^x for x <= 0 and a little above; 0 below 2^-126 and for -inf; NaN stays NaN. Relative error 1e-7.
+// 2^x for x <= 0 or slightly above. Results below 2^-126 become 0, also for -inf. NaN stays NaN. Relative error 1e-7.
 KERNEL_INLINE void exp2_inplace(F8& x) {
   const F8 floor = F8{} - 127.0f;
   x = x < floor ? floor : x;
-  const F8 shifted = x + 12582912.0f;  // 1.5 * 2^23: rounds to an integer and leaves it in the low bits
+  const F8 shifted = x + 12582912.0f;  // 1.5 * 2^23: rounds to an integer, stored in the low bits
   const F8 f = x - (shifted - 12582912.0f);
   F8 y = f * 0.001327647058f + 0.009675541323f;
   y = y * f + 0.05550713278f;
@@ -484,7 +487,7 @@ KERNEL_INLINE void transpose8(F8* r) {
   }
 }
 
-// values[index[t]] in lane t.
+// Lane t = values[index[t]].
 KERNEL_INLINE void spread(const float* values, const uint8_t* index, F8& out) {
 #ifdef KERNEL_AVX2
   const __m256i lanes = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(index)));
@@ -494,7 +497,7 @@ KERNEL_INLINE void spread(const float* values, const uint8_t* index, F8& out) {
 #endif
 }
 
-// The transpose of spread: rows[up[t]] += v[t]. Sums over runs are differences of running sums.
+// The transpose of spread: rows[first_row + up[t]] += values[t]. AVX2: sums over runs are differences of prefix sums.
 KERNEL_INLINE void fold(float* rows, const Groups& g, const F8& values) {
 #ifdef KERNEL_AVX2
   F8 v = values;
@@ -502,7 +505,7 @@ KERNEL_INLINE void fold(float* rows, const Groups& g, const F8& values) {
     __m256 x = (__m256)v;
     x = _mm256_add_ps(x, _mm256_castsi256_ps(_mm256_slli_si256(_mm256_castps_si256(x), 4)));
     x = _mm256_add_ps(x, _mm256_castsi256_ps(_mm256_slli_si256(_mm256_castps_si256(x), 8)));
-    const __m256 half = _mm256_permute2f128_ps(x, x, 0x08);  // low half moved up, zeros below
+    const __m256 half = _mm256_permute2f128_ps(x, x, 0x08);  // low half moved to the high half, zeros in the low half
     x = _mm256_add_ps(x, _mm256_shuffle_ps(half, half, 0xFF));
     const __m256i last = _mm256_cvtepu8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(g.last)));
     const __m256 ends = _mm256_permutevar8x32_ps(x, last);
@@ -558,7 +561,7 @@ void strip(int rows, const float* a, int64_t lda, const float* b, int depth, flo
   }
 }
 
-// How `count` rows are cut into strips: as many of kStrip as there are, the rest in two halves rather than a sliver.
+// Split of rows into strips of kStrip. A remainder between kStrip and 2 kStrip is halved, to avoid a tiny strip.
 struct Strips {
   static constexpr int kMost = kBlock / kStrip + 2;
   int count = 0;
@@ -580,7 +583,7 @@ struct Strips {
   }
 };
 
-// C [rows x 16 * panels] (+)= A B, B in panels of 16 columns, `panel_stride` floats apart.
+// C [rows x 16 * panels] (+)= A B. B consists of panels of 16 columns, `panel_stride` floats apart.
 template <bool kTransposed, bool kAdd>
 void product(const Strips& strips, const float* a, int64_t lda, const float* b, int64_t panel_stride, int depth,
              int panels, float* c, int64_t ldc) {
@@ -594,7 +597,7 @@ void product(const Strips& strips, const float* a, int64_t lda, const float* b, 
 
 // ---- packing ----
 
-// B^T of row vectors: panel n holds rows 16n .. 16n + 15, as [d x 16], times `factor`. Missing rows become zeros.
+// Pack the transpose: panel n holds rows 16n .. 16n + 15 as [d x 16], times `factor`. Missing rows become zeros.
 void pack_columns(const float* rows, int64_t stride, int count, int d, float factor, float* panels) {
   for (int r = 0; r < count; r += kLanes) {
     float* to = panels + r / kPanel * kPanel * d + r % kPanel;
@@ -611,7 +614,7 @@ void pack_columns(const float* rows, int64_t stride, int count, int d, float fac
   }
 }
 
-// B as it stands: panel n holds columns 16n .. 16n + 15 of all rows, as [padded rows x 16]. The rest becomes zeros.
+// Pack without transposing: panel n holds columns 16n .. 16n + 15 of all rows as [padded rows x 16], padded with zeros.
 void pack_rows(const float* rows, int64_t stride, int count, int padded, int d, float* panels) {
   for (int c = 0; c < d; c += kLanes) {
     float* to = panels + c / kPanel * kPanel * padded + c % kPanel;
@@ -626,12 +629,12 @@ void pack_rows(const float* rows, int64_t stride, int count, int padded, int d, 
 
 // ---- tiles ----
 
-// At most kBlock neighbouring queries or keys of one sequence.
+// Up to kBlock neighbouring queries or keys of one sequence.
 struct Block {
   int first, count, filled;        // filled: count rounded up to 8
-  int32_t position[kBlock + 8];    // goes on counting past count
-  int least, most;                 // of the positions, filling included
-  bool consecutive[kBlock / 8 + 1];  // each group of eight
+  int32_t position[kBlock + 8];    // continues with consecutive positions after count
+  int least, most;                 // smallest and largest position, padding included
+  bool consecutive[kBlock / 8 + 1];  // for each group of eight positions
   Strips strips;
 
   Block(const int32_t* positions, int first, int count) : first(first), count(count), strips(count) {
@@ -659,7 +662,7 @@ Range rows_between(const Rule& rule, int64_t low, int64_t high) {
   return {rule.row(low), rule.row(high) + 1};
 }
 
-// Rows that each strip of a block reads against the whole of another block. sign: +1 for queries, -1 for keys.
+// Table rows that each strip of a block uses against all of the other block. sign: +1 for queries, -1 for keys.
 void strip_ranges(const Rule& rule, const Block& mine, const Block& other, int sign, Range* out) {
   for (int s = 0; s < mine.strips.count; s++) {
     int64_t least = mine.position[mine.strips.start[s]], most = least;
@@ -672,25 +675,25 @@ void strip_ranges(const Rule& rule, const Block& mine, const Block& other, int s
   }
 }
 
-// What one head keeps packed while a thread stays on it.
+// Packed position tables of one head, kept while a thread works on this head.
 struct Head {
-  float* columns[2];  // of pos_k and pos_q: B of C2P and P2C
-  float* rows[2];     // B of the position parts of dQ and dK
+  float* columns[2];  // pos_k and pos_q, packed as the B of C2P and P2C
+  float* rows[2];     // packed as the B of the position parts of dQ and dK
 };
 
-// Everything a task works in. `floats` of the sizes below, taken from the arena.
+// Buffers of a task, allocated from the arena.
 struct Work {
   Head head;
   float* s;    // [kBlock x kLineS] scores, then probabilities
-  float* c2p;  // [kBlock x line] by row of the tile
+  float* c2p;  // [kBlock x line], columns are table rows from row0
   float* p2c;  // [kBlock x line]
-  int line;            // floats from one query (key) to the next in c2p and p2c
-  int row0;            // the table row that stands first in c2p and p2c
-  int only_row;        // the one table row that the whole tile reads, or -1
-  float p2c_column[kBlock];  // then: what it adds to each key
+  int line;            // row stride of c2p and p2c, in floats
+  int row0;            // the table row of column 0 of c2p and p2c
+  int only_row;        // the single table row that the whole tile uses, or -1
+  float p2c_column[kBlock];  // if only_row >= 0: its p2c term for each key
   Range q_rows[Strips::kMost], k_rows[Strips::kMost];
 };
-constexpr int kLineS = kBlock + 16;  // not a power of two: columns of a tile fall into different cache sets
+constexpr int kLineS = kBlock + 16;  // not a power of two, so that a column of a tile uses different cache sets
 
 int64_t tile_floats(const Rule& rule) { return kBlock * int64_t(kLineS) + 2 * (kBlock + 8) * int64_t(rule.count + 48); }
 
@@ -700,7 +703,7 @@ void take_tile(const Rule& rule, Work& w) {
   w.p2c = arena.floats((kBlock + 8) * int64_t(rule.count + 48));
 }
 
-// Step 1: the three products. qs: the block's queries [count x d], times scale * log2(e).
+// Step 1: the three products. qs: queries of the block [count x d], times scale * log2(e).
 void tile_products(const Plan& plan, Work& w, const Block& q, const Block& k, const float* qs, const float* k_columns,
                    const float* k_rows, int64_t k_stride) {
   const int d = static_cast<int>(plan.p.head_size);
@@ -711,7 +714,7 @@ void tile_products(const Plan& plan, Work& w, const Block& q, const Block& k, co
   const Range all = rows_between(rule, int64_t(q.least) - k.most, int64_t(q.most) - k.least);
   w.row0 = all.first / kPanel * kPanel;
   w.line = static_cast<int>(round_up(all.last + kLanes, kPanel)) - w.row0;
-  if (w.line / kPanel % 2 == 0) w.line += kPanel;  // odd: see kLineS
+  if (w.line / kPanel % 2 == 0) w.line += kPanel;  // odd number of panels, for the same reason as kLineS
   strip_ranges(rule, q, k, +1, w.q_rows);
   strip_ranges(rule, k, q, -1, w.k_rows);
   for (int row = w.row0; row < all.last; row += kPanel) {
@@ -736,7 +739,7 @@ void tile_products(const Plan& plan, Work& w, const Block& q, const Block& k, co
     for (int j = 0; j < k.filled; j++) w.p2c_column[j] = w.p2c[j * w.line + w.only_row - w.row0];
 }
 
-// p2c of queries i .. i + 7 against keys j .. j + 7: one vector a key, along the queries.
+// p2c of queries i .. i + 7 against keys j .. j + 7: one vector per key, along the queries.
 KERNEL_INLINE void read_p2c(const Rule& rule, const Work& w, const Block& q, const Block& k, int i, int j, bool run,
                             F8* x) {
   for (int t = 0; t < kLanes; t++) {
@@ -762,7 +765,7 @@ KERNEL_INLINE void read_c2p(const Rule& rule, const Work& w, const Block& q, con
   }
 }
 
-// Step 2 for the eight queries i .. i + 7: position terms onto their scores.
+// Step 2 for queries i .. i + 7: add the position terms to the scores.
 template <bool kC2P, bool kP2C>
 void add_positions(const Rule& rule, const Work& w, const Block& q, const Block& k, int i) {
   const bool queries_run = rule.smooth && q.consecutive[i / kLanes];
@@ -772,7 +775,7 @@ void add_positions(const Rule& rule, const Work& w, const Block& q, const Block&
     F8 x[8];
     if (queries_run && keys_run) {
       const Groups& g = rule.group(int64_t(q.position[i]) - k.position[j] - 7);
-      if (g.exact_square) {  // near distances: a row each, no pattern to look up
+      if (g.exact_square) {  // near distances: one row per distance, no permutation needed
         if (kP2C) {
           const float* at = w.p2c + j * w.line - w.row0 + g.first_row + 7;
           for (int t = 0; t < kLanes; t++) x[t] = load<F8>(at + t * (w.line - 1));
@@ -808,7 +811,7 @@ void add_positions(const Rule& rule, const Work& w, const Block& q, const Block&
   }
 }
 
-// The same where the whole tile reads one row: one number a query, one a key.
+// Step 2 if the whole tile uses a single table row: one value per query and one per key.
 template <bool kC2P, bool kP2C>
 void add_one_row(const Work& w, const Block& k, int i) {
   for (int t = i; t < i + kLanes; t++) {
@@ -829,7 +832,7 @@ void add_position_terms(const Plan& plan, const Work& w, const Block& q, const B
   if (p2c) return one ? add_one_row<false, true>(w, k, i) : add_positions<false, true>(plan.rule, w, q, k, i);
 }
 
-// The transpose of add_positions: dS of eight queries, folded into the buffers of c2p and p2c.
+// The transpose of add_positions: fold dS of eight queries into the buffers c2p and p2c.
 template <bool kC2P, bool kP2C>
 void fold_positions(const Rule& rule, const Work& w, const Block& q, const Block& k, int i, const float* ds) {
   const bool queries_run = rule.smooth && q.consecutive[i / kLanes];
@@ -890,7 +893,7 @@ void fold_position_terms(const Plan& plan, const Work& w, const Block& q, const 
   }
 }
 
-// ---- dropout: reference.keep_mask ----
+// ---- dropout, as in reference.keep_mask ----
 
 template <class T>
 KERNEL_INLINE void mix(T& x) {
@@ -906,7 +909,7 @@ uint32_t dropout_state(const Problem& p, int64_t query, int64_t head) {
   return state;
 }
 
-// x where the weights of keys key .. key + 7 stay, zero elsewhere. Not scaled by 1 / (1 - dropout).
+// Apply dropout to the weights x of keys key .. key + 7, without the scaling by 1 / (1 - dropout).
 KERNEL_INLINE void drop(uint32_t state, int key, uint32_t below, F8& x) {
   const U8 keys = U8{0, 1, 2, 3, 4, 5, 6, 7} + static_cast<uint32_t>(key);
   U8 hash = (keys * 0xC2B2AE3Du) ^ state;
@@ -916,7 +919,7 @@ KERNEL_INLINE void drop(uint32_t state, int key, uint32_t below, F8& x) {
 
 // ---- shared by both passes ----
 
-// Keys of a block that query i sees.
+// Number of keys of a block that a query sees.
 KERNEL_INLINE int seen(const Problem& p, int64_t query, const Block& k) {
   if (!p.visible) return k.count;
   const int n = p.visible[query] - k.first;
@@ -936,8 +939,8 @@ int64_t head_floats(const Plan& plan, bool backward) {
   return each * ((plan.p.pos_k.data ? 1 : 0) + (plan.p.pos_q.data ? 1 : 0)) * (backward ? 2 : 1);
 }
 
-// Packs the rows of the tables that this call reaches; rows past the end of a table are zeros. Tasks come head by head
-// and take the same sizes from the arena in the same order, so what the last one packed is usually still right.
+// Pack the table rows that this call uses. Rows past the end of a table are zeros. Tasks are ordered by head and
+// allocate the same sizes in the same order, so the tables packed by the previous task can usually be reused.
 void pack_head(const Plan& plan, int64_t head, bool backward, Head& to) {
   const Problem& p = plan.p;
   const Rule& rule = plan.rule;
@@ -971,11 +974,11 @@ void scaled_queries(const Problem& p, int64_t query, int64_t head, int count, fl
 
 // ---- forward ----
 
-struct Softmax {  // of the queries of one block, over the key blocks so far
+struct Softmax {  // running softmax of the queries of one block, over the key blocks so far
   float highest[kBlock], sum[kBlock];
 };
 
-// Scores of query i of the block -> unnormalised weights, with what is already in o and sum rescaled to match.
+// Replace the scores of query i by unnormalised weights, and rescale the previous o and sum to the new maximum.
 void softmax_row(const Plan& plan, const Work& w, Softmax& soft, const Block& k, int i, int64_t query, int64_t head,
                  float* o) {
   float* s = w.s + i * kLineS;
@@ -1008,7 +1011,7 @@ void softmax_row(const Plan& plan, const Work& w, Softmax& soft, const Block& k,
     }
   }
   if (highest > before) {
-    const float shrink = std::exp2(before - highest);  // 0 at first
+    const float shrink = std::exp2(before - highest);  // 0 for the first key block
     soft.sum[i] *= shrink;
     for (int64_t c = 0; c < plan.d_wide; c += kLanes) store(o + c, load<F8>(o + c) * shrink);
   }
@@ -1079,7 +1082,7 @@ void forward_task(const Plan& plan, int64_t task) {
 
 // ---- backward ----
 
-// Weights and their gradients, in place: S -> dropped P, dP -> dS / scale.
+// Compute weights and gradients in place: S -> P after dropout, dP -> dS / scale.
 void backward_row(const Plan& plan, float* s, float* ds, const Block& k, int64_t query, int64_t head, float lse2,
                   float delta) {
   const Problem& p = plan.p;
@@ -1109,11 +1112,11 @@ void backward_row(const Plan& plan, float* s, float* ds, const Block& k, int64_t
   }
 }
 
-// What one sequence and head need beside the tile.
+// Buffers of the backward pass for one sequence and head, in addition to Work.
 struct Pass {
-  float *k_columns, *k_rows, *v_columns;  // B of S; of dQ and dpos_q; of dP
+  float *k_columns, *k_rows, *v_columns;  // B of S; B of dQ and dpos_q; B of dP
   float *qs, *q_rows, *d_out_rows;        // A of S and C2P; B of dK and dpos_k; B of dV
-  float *d_q, *d_k, *d_v;                 // [queries x d_wide], [kBlock x d_wide] twice
+  float *d_q, *d_k, *d_v;                 // [queries x d_wide], [kBlock x d_wide], [kBlock x d_wide]
   float *ds, *lse2, *delta;
   float *d_pos_k, *d_pos_q;               // [rule.count x d_wide]
 };
@@ -1125,8 +1128,8 @@ int64_t backward_floats(const Plan& plan) {
          kBlock * int64_t(kLineS) + 2 * kBlock * wide + 32 * kPanel;
 }
 
-// dC2P -> dQ and dpos_k; dP2C -> dK and dpos_q. The last two skip the strips of queries (keys) that do not reach a
-// strip of rows.
+// dC2P -> dQ and dpos_k, or dP2C -> dK and dpos_q. The table gradients skip strips of queries (keys) that do not use
+// the current strip of table rows.
 void position_grads(const Plan& plan, const Work& w, const Block& mine, const Range* ranges, const float* grads,
                     const float* table_rows, const float* my_rows, int64_t my_panel, float* d_mine, float* d_table) {
   const Rule& rule = plan.rule;
@@ -1191,7 +1194,7 @@ void backward_tile(const Plan& plan, Work& w, const Pass& t, const Block& q, con
                        plan.d_wide);
   if (!plan.has_positions()) return;
 
-  // The values in c2p and p2c have been used: their gradients take their place.
+  // The values in c2p and p2c are no longer needed. Reuse the buffers for their gradients.
   if (p.pos_k.data) std::memset(w.c2p, 0, q.filled * w.line * sizeof(float));
   if (p.pos_q.data) std::memset(w.p2c, 0, k.filled * w.line * sizeof(float));
   fold_position_terms(plan, w, q, k, t.ds);
@@ -1280,7 +1283,7 @@ void backward_task(const Plan& plan, int64_t task) {
     backward_sequence(plan, w, t, s, head);
 }
 
-// One head's gradients of the tables: the sum over the units, zeros where no distance reached.
+// Table gradients of one head: the sum over the units, and zeros for unused rows.
 void reduce_task(const Plan& plan, int64_t head) {
   const Problem& p = plan.p;
   const Rule& rule = plan.rule;
@@ -1302,8 +1305,8 @@ void reduce_task(const Plan& plan, int64_t head) {
 
 // ---- content hash ----
 
-// Polynomial hashes h = h * m + x mod 2^32 of 64 interleaved lanes, folded into 64 bits. m is odd, so that no word is
-// forgotten, and differs between the two halves of the lanes. One read of the memory: about 30 GB/s on one core.
+// Polynomial hashes h = h * m + x mod 2^32 of 64 interleaved lanes, folded into 64 bits. m is odd, so that every word
+// affects the result, and alternates between two values. Reads the memory once, at about 30 GB/s on one core.
 uint64_t content_hash(const char* data, int64_t bytes) {
   constexpr int kVectors = 8, kStep = kVectors * sizeof(U8);
   U8 h[kVectors] = {};
