@@ -1,20 +1,20 @@
-"""Documents to batches: packed chunks without padding, at a place that is a pure function of (seed, step, rank).
+"""Pack documents into batches without padding. Each batch is a pure function of (seed, step, rank).
 
     packing = Packing(corpus.train, max_length=512, step_tokens=65536, seed=0)
     batch = packing.batch(step, rank, world_size)
 
-Documents are cut into chunks of at most max_length - 2 tokens, as equal in length as can be (520 tokens are 260 + 260,
-not 510 + 10); each becomes [CLS] chunk [SEP], a sequence of its own that attention does not leave. Every epoch lays all
-chunks end to end in a new random order, and epoch follows epoch: one endless line of tokens. The budget is exact on
-that line:
+Documents are cut into chunks of at most max_length - 2 tokens, with lengths as equal as possible (520 tokens become
+260 + 260, not 510 + 10). Each chunk becomes [CLS] chunk [SEP], a separate sequence for attention. Every epoch
+concatenates all chunks in a new random order, and the epochs form one endless stream of tokens. The token budget is
+exact on this stream:
 
-    step s of G tokens owns the chunks that begin in [s G, (s + 1) G); part p of P of it, those that begin in
+    step s of G tokens has the chunks that begin in [s G, (s + 1) G); part p of P of the step has those that begin in
     [s G + p G / P, s G + (p + 1) G / P)
 
-so a batch is its budget give or take a chunk, no chunk is cut or lost, and the line never drifts. Parts are ranks
-times accumulation steps; with another number of them the step holds the same chunks. Nothing but the step is state.
+So a batch differs from its budget by at most one chunk, no chunk is cut or lost, and the stream never drifts. The
+number of parts is ranks times accumulation steps; the chunks of a step do not depend on it. The step is the only state.
 
-mode="blocks" cuts the documents, laid end to end, every max_length - 2 tokens, boundaries or not.
+mode="blocks" concatenates the documents and cuts every max_length - 2 tokens, ignoring document boundaries.
 """
 
 from dataclasses import dataclass, field
@@ -29,19 +29,19 @@ from debertakit.text.shards import Shards
 @dataclass(frozen=True)
 class PackedBatch:
     input_ids: NDArray[np.int64]
-    """[T]: the sequences end to end, each [CLS] ... [SEP]."""
+    """[T]: concatenated sequences, each [CLS] ... [SEP]."""
     lengths: NDArray[np.int32]
-    """[n]: tokens of each sequence, for ``Layout.from_lengths``."""
+    """[n]: length of each sequence, for ``Layout.from_lengths``."""
     word_starts: NDArray[np.bool_]
-    """[T]: the token begins a word; [CLS] and [SEP] count as words."""
+    """[T]: whether the token begins a word; [CLS] and [SEP] count as words."""
     inside_entity: NDArray[np.bool_] | None
-    """[T]: the token goes on with the entity of the one before; None: the corpus was prepared without entities."""
+    """[T]: whether the token continues the entity of the previous token; None: the corpus has no entity marks."""
     documents: NDArray[np.int64]
-    """[n]: the document each sequence is from (in blocks: begins in)."""
+    """[n]: document of each sequence (mode="blocks": the document in which it begins)."""
     chunks: NDArray[np.int64]
-    """[n]: the number of the chunk in the corpus, the same in every epoch: the key of static masking."""
+    """[n]: chunk number in the corpus, the same in every epoch; it seeds static masking."""
     epochs: NDArray[np.int64]
-    """[n]: the epoch each sequence belongs to; a batch may reach from one into the next."""
+    """[n]: epoch of each sequence; a batch may contain the end of one epoch and the start of the next."""
 
 
 @dataclass
@@ -49,11 +49,11 @@ class Packing:
     shards: Shards
     max_length: int
     step_tokens: int
-    """Tokens of a step, over all ranks and accumulation steps."""
+    """Tokens per step, over all ranks and accumulation steps."""
     seed: int = 0
     mode: Literal["documents", "blocks"] = "documents"
     shuffle: bool = True
-    """Off for validation: corpus order."""
+    """False (for validation): corpus order."""
     _orders: dict[int, tuple[NDArray, NDArray]] = field(default_factory=dict, repr=False)
 
     def __post_init__(self) -> None:
@@ -68,7 +68,7 @@ class Packing:
             raise ValueError("packing needs a tokenizer with a [CLS] and a [SEP] token")
         self._cls, self._sep = vocabulary["cls"], vocabulary["sep"]
         body = self.max_length - 2
-        # bounds [chunks + 1]: chunk c is tokens bounds[c] to bounds[c + 1] of the documents end to end
+        # bounds [chunks + 1]: chunk c is tokens bounds[c] to bounds[c + 1] of the concatenated documents
         if self.mode == "blocks":
             self._bounds = np.append(np.arange(0, self.shards.tokens, body), self.shards.tokens)
         else:
@@ -84,7 +84,7 @@ class Packing:
         return self.epoch_tokens / self.step_tokens
 
     def batch(self, step: int, part: int = 0, parts: int = 1) -> PackedBatch:
-        """Part ``part`` of ``parts`` of a step. With accumulation, part = rank * accumulation + i."""
+        """Return part ``part`` of ``parts`` of a step. With accumulation, part = rank * accumulation + i."""
         if step < 0 or not 0 <= part < parts:
             raise ValueError(f"no step {step}, part {part} of {parts}")
         if self.step_tokens // parts < self.max_length:
@@ -98,13 +98,13 @@ class Packing:
         return self._pack(chunks, epochs)
 
     def once(self, tokens: int) -> "list[PackedBatch]":
-        """All chunks exactly once, in batches of about ``tokens``: for validation."""
+        """Return all chunks exactly once, in batches of about ``tokens`` tokens, for validation."""
         cuts = range(0, self.epoch_tokens, tokens)
         spans = [self._between(cut, min(cut + tokens, self.epoch_tokens)) for cut in cuts]
         return [self._pack(chunks, epochs) for chunks, epochs in spans if len(chunks)]
 
     def _between(self, begin: int, end: int) -> tuple[NDArray, NDArray]:
-        """Chunks that begin in [begin, end) of the endless line, and their epochs."""
+        """Return the chunks that begin in [begin, end) of the token stream, and their epochs."""
         chunks, epochs = [], []
         for epoch in range(begin // self.epoch_tokens, (end - 1) // self.epoch_tokens + 1):
             order, starts = self._order(epoch)
@@ -115,7 +115,7 @@ class Packing:
         return np.concatenate(chunks), np.concatenate(epochs)
 
     def _order(self, epoch: int) -> tuple[NDArray, NDArray]:
-        """The chunks in the order of this epoch, and where on its line each begins. Two epochs are kept."""
+        """Return the chunks in the order of this epoch, and the start of each within it. Two epochs are cached."""
         if epoch not in self._orders:
             for old in sorted(self._orders)[:-1]:
                 del self._orders[old]
@@ -147,7 +147,7 @@ class Packing:
 
 
 def _even_bounds(ends: NDArray[np.int64], body: int) -> NDArray[np.int64]:
-    """Document boundaries plus those that cut each document into equal chunks of at most ``body`` tokens."""
+    """Return the boundaries that cut each document into equal chunks of at most ``body`` tokens."""
     lengths = np.diff(ends)
     counts = -(-lengths // body)
     document = np.repeat(np.arange(len(lengths)), counts)

@@ -1,14 +1,14 @@
-"""Progress of long work over files: how much is made, how fast, and the time left by what is read of them."""
+"""Progress display for long work on files: amount done, speed, and time left (estimated from the bytes read)."""
 
 import sys
 import time
 
 
 class Progress:
-    """A bar on a terminal; elsewhere a line every five seconds."""
+    """Show a bar on a terminal; otherwise print a line every five seconds."""
 
     def __init__(self, label: str, unit: str, total: int, read_before: int = 0, made_before: int = 0):
-        """``before``: what an earlier, interrupted run has done. ``total`` 0: nobody knows."""
+        """``read_before``, ``made_before``: work done by an earlier, interrupted run. ``total`` 0: unknown."""
         from rich import progress
         from rich.console import Console
 

@@ -1,15 +1,15 @@
-"""A prepared corpus on disk, and the two halves of it that training reads.
+"""A prepared corpus on disk, with its training and validation parts.
 
-    corpus/manifest.json            inputs, tokenizer, options, counts, and the shards with size and checksum
-    corpus/shard-00000/tokens.npy   uint16 or uint32 [tokens]: all documents end to end, no special tokens
-                       words.npy    one bit a token: it begins a word
-                       inside.npy   one bit a token: it goes on with the entity of the token before (when asked for)
-                       offsets.npy  int64 [documents + 1]: where each document begins
-                       hashes.npy   uint64 [documents]: its content; pieces of one long document share theirs
+    corpus/manifest.json            inputs, tokenizer, options, counts, and the shards with sizes and checksums
+    corpus/shard-00000/tokens.npy   uint16 or uint32 [tokens]: all documents concatenated, no special tokens
+                       words.npy    one bit per token: whether it begins a word
+                       inside.npy   one bit per token: whether it continues the previous token's entity (optional)
+                       offsets.npy  int64 [documents + 1]: start of each document
+                       hashes.npy   uint64 [documents]: content hash; pieces of one long document share one hash
 
-Shards hold the documents in corpus order. Training and validation are lists of documents over the same shards,
-chosen by content hash: the choice needs no shuffle, survives a reordering of the files, and puts copies of a
-document on the same side. Arrays are memory-mapped; what stays in memory is about 20 bytes a document.
+Shards store the documents in corpus order. Training and validation are lists of documents over the same shards,
+selected by content hash. This needs no shuffle, does not depend on the order of the files, and puts copies of a
+document in the same part. Arrays are memory-mapped; about 20 bytes per document stay in memory.
 """
 
 import hashlib
@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 FORMAT = 1
-OPEN_SHARDS = 200  # each holds up to three file descriptors; the usual limit is 1024
+OPEN_SHARDS = 200  # each uses up to three file descriptors; the usual limit is 1024
 MANIFEST = "manifest.json"
 
 
@@ -55,7 +55,7 @@ def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """One writer a folder; a second waits, and then finds the work done. The lock dies with its process."""
+    """Allow one writer per folder. A second writer waits, then finds the work done. The lock ends with its process."""
     with (folder / ".lock").open("w") as file:
         try:
             import fcntl
@@ -67,11 +67,11 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def write_shard(folder: Path, number: int, arrays: dict[str, NDArray]) -> dict[str, Any]:
-    """Written aside and renamed, so a shard is whole or absent. Returns its line in the manifest."""
+    """Write a temporary folder and rename it, so a shard is complete or absent. Returns its manifest entry."""
     name = f"shard-{number:05d}"
     aside = folder / (name + ".partial")
     shutil.rmtree(aside, ignore_errors=True)
-    shutil.rmtree(folder / name, ignore_errors=True)  # whole, but the manifest did not live to list it
+    shutil.rmtree(folder / name, ignore_errors=True)  # left by a run that stopped before the manifest listed it
     aside.mkdir()
     files = {}
     for key, array in arrays.items():
@@ -86,7 +86,7 @@ def write_shard(folder: Path, number: int, arrays: dict[str, NDArray]) -> dict[s
 
 
 def shard_damage(folder: Path, shard: dict[str, Any], *, checksums: bool = False) -> str | None:
-    """What is wrong with a shard, if anything."""
+    """Describe the damage to a shard, or return None. ``checksums`` reads all its files."""
     for name, expected in shard["files"].items():
         path = folder / shard["name"] / name
         if not path.is_file():
@@ -116,7 +116,7 @@ def _hash_blocks(file: Any) -> str:  # Python 3.10
 
 @dataclass(frozen=True)
 class Corpus:
-    """A prepared corpus: ``Corpus.open(folder)``."""
+    """A prepared corpus. Open it with ``Corpus.open(folder)``."""
 
     folder: Path
     manifest: dict[str, Any]
@@ -125,7 +125,7 @@ class Corpus:
 
     @classmethod
     def open(cls, folder: str | Path) -> "Corpus":
-        """Checks that every file has the size it was written with; ``verify`` reads them all."""
+        """Open a corpus and check the size of every file. ``verify`` also checks the contents."""
         folder = Path(folder)
         manifest = read_manifest(folder)
         if not manifest["complete"]:
@@ -146,14 +146,14 @@ class Corpus:
 
 
 class Shards:
-    """Some documents of a corpus, in order: ``len()``, ``document(i)``, and ``take`` for packing."""
+    """A subset of the documents of a corpus, in order: ``len()``, ``document(i)``, and ``take`` for packing."""
 
     def __init__(self, files: "_Files", documents: NDArray[np.int64]):
         self._files = files
-        self._address = files.offsets[:-1][documents]  # where in all shards end to end each document begins
+        self._address = files.offsets[:-1][documents]  # start of each document in the concatenated shards
         lengths = (files.offsets[1:] - files.offsets[:-1])[documents]
         self.ends: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)])
-        """int64 [documents + 1]: document i is tokens ends[i] to ends[i + 1] of this half."""
+        """int64 [documents + 1]: document i is tokens ends[i] to ends[i + 1] of this subset."""
 
     def __len__(self) -> int:
         return len(self._address)
@@ -164,19 +164,19 @@ class Shards:
 
     @property
     def vocabulary(self) -> dict[str, Any]:
-        """size, cls, sep, mask, and special: all ids that are no text."""
+        """size; the ids cls, sep, mask and unk; special: the list of all special ids."""
         return self._files.manifest["vocabulary"]
 
     def document(self, index: int) -> tuple[NDArray, NDArray[np.bool_]]:
-        """Token ids and word starts."""
+        """Return token ids and word starts."""
         if not 0 <= index < len(self):
             raise IndexError(f"document {index} of {len(self)}")
         ids, words, _ = self.take(self.ends[index : index + 1], self.ends[index + 1 : index + 2])
         return ids, words
 
     def take(self, starts: NDArray, stops: NDArray) -> tuple[NDArray, NDArray[np.bool_], NDArray[np.bool_] | None]:
-        """Ids, word starts and entity continuation of the ranges [starts, stops) of this half, end to end."""
-        # a range may cross documents: cut it into runs that each lie in one
+        """Return ids, word starts and entity continuations of the ranges [starts, stops), concatenated."""
+        # a range may cross documents: split it into runs within one document
         first = np.searchsorted(self.ends, starts, side="right") - 1
         last = np.searchsorted(self.ends, stops, side="left")
         counts = np.maximum(last - first, 0)  # a document may be empty
@@ -186,12 +186,12 @@ class Shards:
         address = np.repeat(self._address[document] + begin - self.ends[document], length) + _count_up(length)
         ids, words, inside = self._files.read(address)
         opens = np.zeros(len(ids), bool)
-        opens[(np.cumsum(length) - length)[length > 0]] = True  # the first token of a run begins a word, whatever it is
+        opens[(np.cumsum(length) - length)[length > 0]] = True  # the first token of a run always begins a word
         return ids, words | opens, None if inside is None else inside & ~opens
 
 
 class _Files:
-    """The shards of a corpus as one long array, a bounded number of them open at a time."""
+    """Read the shards of a corpus as one long array, with a limited number of shards open at a time."""
 
     def __init__(self, folder: Path, manifest: dict[str, Any]):
         self.folder, self.manifest = folder, manifest
@@ -204,7 +204,7 @@ class _Files:
     def read(self, address: NDArray) -> tuple[NDArray, NDArray[np.bool_], NDArray[np.bool_] | None]:
         ids = np.empty(len(address), np.int64)
         words = np.empty(len(address), bool)
-        # jieba's words are what an entity is in Chinese when no detector was given
+        # in Chinese without an entity detector, each word found by jieba is an entity
         marked = self.manifest["options"]["entities"] is not None
         inside = np.zeros(len(address), bool) if marked or self.manifest["language"] == "zh" else None
         shard_of = np.searchsorted(self.bases, address, side="right") - 1
@@ -233,7 +233,7 @@ class _Files:
 
 
 def _held_out(hashes: NDArray[np.uint64], validation: float) -> NDArray[np.bool_]:
-    """bool [documents]: the share, or the number, of distinct documents with the smallest content hashes."""
+    """Select a share or a number of distinct documents, by smallest content hash. Returns bool [documents]."""
     distinct = np.unique(hashes)
     if not validation:
         return np.zeros(len(hashes), bool)

@@ -1,18 +1,17 @@
-"""Tokenizers of released models, token for token; new ones are trained in training.py.
+"""Load the tokenizers of released models, token for token. New ones are trained in training.py.
 
 Why not simply `AutoTokenizer`? On the files Microsoft published, transformers 5.22.2 is wrong in two ways:
 
-* v2/v3 (`spm.model`): `DebertaV2Tokenizer` replaces the model's own normaliser (nmt_nfkc) by NFC and switches byte
-  fallback off. Of 157,914 lines of English and Chinese, 12,805 get other tokens than sentencepiece gives. Ours: 1
-  ("KKKKKKKKKK", a tie of two cuts with the same pieces, which sentencepiece's 32-bit sums decide otherwise).
+* v2/v3 (`spm.model`): `DebertaV2Tokenizer` replaces the model's own normaliser (nmt_nfkc) by NFC and disables byte
+  fallback. Of 157,914 lines of English and Chinese, 12,805 get different tokens than from sentencepiece. Ours: 1
+  ("KKKKKKKKKK": two segmentations have the same pieces, and the 32-bit sums of sentencepiece choose the other one).
 * v1 (`vocab.json`): `DebertaTokenizer` writes a pair as `[CLS] A [SEP] [SEP] B [SEP]`; the models were trained on
   `[CLS] A [SEP] B [SEP]`.
 
-Both are repaired with the `tokenizers` library's own components, so what is returned is a plain
-`PreTrainedTokenizerFast`, and what it saves loads in stock `AutoTokenizer` with the same ids.
-`benchmarks/tokenizer_parity.py` makes the counts.
+Both are fixed with components of the `tokenizers` library, so the result is a plain `PreTrainedTokenizerFast`. Its
+saved files load in stock `AutoTokenizer` with the same ids. `benchmarks/tokenizer_parity.py` measures these counts.
 
-Ids are DeBERTa's everywhere: [PAD] 0, [CLS] 1, [SEP] 2, [UNK] 3, and [MASK] last.
+Released DeBERTa models and newly trained tokenizers use the ids [PAD] 0, [CLS] 1, [SEP] 2, [UNK] 3, and [MASK] last.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ if TYPE_CHECKING:
 
 SPECIALS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 MASK = "[MASK]"
-FILES = ("tokenizer.json", "spm.model", "vocab.json", "vocab.txt")  # in the order they are looked for
+FILES = ("tokenizer.json", "spm.model", "vocab.json", "vocab.txt")  # in search order
 SIDE_FILES = ("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
-    """The tokenizer of a folder, of one of the files in `FILES`, or of a Hugging Face hub name (needs the network).
+    """Load the tokenizer of a folder, one of the files in `FILES`, or a Hugging Face hub name (needs the network).
 
-    A `tokenizer.json` wins over the files it was made from: it is what the model beside it was trained with.
+    `tokenizer.json` has priority over its source files, because the model in that folder was trained with it.
     """
     path = Path(path_or_name)
     if not path.exists():
@@ -57,7 +56,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _from_wordpiece(file)
     except ValueError:
         raise
-    except Exception as error:  # the Rust side raises bare Exception; name the file for whoever gave it
+    except Exception as error:  # the Rust side raises bare Exception; add the file name
         raise ValueError(f"{file} is not a readable tokenizer file: {error}") from error
     raise ValueError(f"{file} is not a tokenizer file: expected a .model or one of {', '.join(FILES)}")
 
@@ -75,7 +74,7 @@ def _download(name: str) -> Path:
 
 
 def wrap(backend: Tokenizer) -> PreTrainedTokenizerFast:
-    """A transformers tokenizer around `backend`: DeBERTa's special tokens (added if missing) and its template."""
+    """Wrap `backend` in a transformers tokenizer with DeBERTa's special tokens (added if missing) and template."""
     from transformers import PreTrainedTokenizerFast
 
     added = {token.content for token in backend.get_added_tokens_decoder().values()}
@@ -98,7 +97,7 @@ def wrap(backend: Tokenizer) -> PreTrainedTokenizerFast:
 
 
 def _load_saved(file: Path) -> PreTrainedTokenizerFast:
-    # Not AutoTokenizer: where tokenizer_config.json names DebertaV2Tokenizer it would throw the saved normaliser away.
+    # Not AutoTokenizer: if tokenizer_config.json names DebertaV2Tokenizer, it would discard the saved normaliser.
     from transformers import PreTrainedTokenizerFast
 
     if (file.parent / "tokenizer_config.json").is_file():
@@ -112,7 +111,7 @@ def _from_gpt2(file: Path) -> PreTrainedTokenizerFast:
         raise ValueError(f"{file} needs merges.txt beside it")
     vocab, rules = models.BPE.read_file(str(file), str(merges))
     if "[CLS]" not in vocab:
-        # Microsoft's v1 ids follow fairseq's frequency list, which is in no GPT-2 file: they cannot be derived.
+        # Microsoft's v1 ids follow fairseq's frequency list. GPT-2's files do not contain it, so ids cannot be derived.
         warnings.warn(
             f"{file} is GPT-2's vocabulary, not DeBERTa v1's: special tokens are appended to it, and the ids do not "
             "fit the released v1 checkpoints (use the vocab.json of microsoft/deberta-base for those)",
@@ -122,7 +121,7 @@ def _from_gpt2(file: Path) -> PreTrainedTokenizerFast:
 
 
 def byte_level(model: models.BPE) -> Tokenizer:
-    """GPT-2's way, as stock `DebertaTokenizer` has it; [MASK] stands for the space before it too."""
+    """Build a byte-level tokenizer as in GPT-2 and stock `DebertaTokenizer`. [MASK] includes the space before it."""
     backend = Tokenizer(model)
     backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
     specials = [AddedToken(token, special=True, normalized=False, lstrip=token == MASK) for token in [*SPECIALS, MASK]]
@@ -136,6 +135,6 @@ def _from_wordpiece(file: Path) -> PreTrainedTokenizerFast:
     if (file.parent / "tokenizer_config.json").is_file():
         return BertTokenizer.from_pretrained(file.parent)
     pieces = file.read_text(encoding="utf-8").splitlines()
-    # bert-base-chinese is uncased and has <S> and <T>: letters alone tell
+    # check only pieces made of letters: bert-base-chinese is uncased but contains <S> and <T>
     cased = any(piece != piece.lower() for piece in pieces if piece.removeprefix("##").isalpha())
     return BertTokenizer(vocab=str(file), do_lower_case=not cased)

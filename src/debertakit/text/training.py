@@ -1,7 +1,7 @@
-"""New tokenizers, trained on a corpus: unigram, byte-level BPE or WordPiece, English or Chinese.
+"""Train new tokenizers on a corpus: unigram, byte-level BPE or WordPiece, English or Chinese.
 
-The trainers are the `tokenizers` library's; what is added is DeBERTa's ids, sentencepiece's way of cutting text, a
-share of rare characters left out, and the same result for the same text, which those trainers do not promise.
+The trainers come from the `tokenizers` library. This module adds DeBERTa's ids, sentencepiece's segmentation, the
+exclusion of rare characters, and reproducibility: the library's trainers can give different results for the same text.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 KINDS = ("unigram", "bpe", "wordpiece")
 BYTES = [f"<0x{b:02X}>" for b in range(256)]
-COVERAGE = 0.9995  # share of the corpus's characters that get an id of their own: sentencepiece's default
-# As sentencepiece trains: no piece mixes Chinese, other letters, digits and punctuation. (Text is not cut so.) A word
-# keeps the mark after it all the same: UnigramTrainer takes its candidates from the *set* of words, as substrings that
-# go on in different ways. Cut clean, "which" is in the set once and no candidate: 3.55 characters a token, not 3.95.
+COVERAGE = 0.9995  # share of the corpus's characters that single-character pieces cover: sentencepiece's default
+# As in sentencepiece, no trained piece mixes Chinese, other letters, digits and punctuation. (Encoding does not use
+# these cuts.) A word keeps the punctuation mark after it, because UnigramTrainer takes its candidates from the *set* of
+# words, as substrings with different continuations. Without marks, "which" occurs once in the set and is no candidate:
+# 3.55 characters per token instead of 3.95.
 TRAINING_CUTS = r"▁?(?:\p{Han}+|\p{N}+|[\p{L}\p{M}&&[^\p{Han}]]+[^\p{L}\p{M}\p{N}▁]?|[^\p{L}\p{M}\p{N}▁]+)|▁"
 
 
@@ -40,13 +41,13 @@ def train_tokenizer(
     lowercase: bool = False,
     progress: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """A new tokenizer of at most `vocab_size` pieces, special ones included; the same pieces for the same text.
+    """Train a tokenizer of at most `vocab_size` pieces, including special tokens. The same text gives the same pieces.
 
     source: a file or folder (str or Path), or an iterable in which a `Path` is a file or folder and a `str` is a text.
-        Files are streamed, twice (all that `documents.source` reads). A one-shot iterator is kept in memory.
-    kind: "unigram" is laid out as DeBERTa v3 (SentencePiece, NFKC, byte fallback), "bpe" as v1 (GPT-2's byte level),
-        "wordpiece" as BERT (Chinese characters and punctuation split; the only one that does not restore the spaces).
-        Rare characters, `1 - COVERAGE` of the text, get no piece: bytes in unigram, [UNK] in wordpiece.
+        Files are streamed twice (all formats of `documents.source`). A one-shot iterator is kept in memory.
+    kind: "unigram" is like DeBERTa v3 (SentencePiece, NFKC, byte fallback), "bpe" is like v1 (GPT-2's byte level),
+        "wordpiece" is like BERT (splits Chinese characters and punctuation; decoding does not restore the spaces).
+        Rare characters, `1 - COVERAGE` of the text, get no piece: unigram encodes them as bytes, wordpiece as [UNK].
     """
     if kind not in KINDS:
         raise ValueError(f"unknown kind of tokenizer {kind!r}: choose {', '.join(KINDS)}")
@@ -67,7 +68,7 @@ def _texts(source: Iterable[str | Path]) -> Iterator[str]:
 
 
 def _alphabet(texts: Callable[[], Iterator[str]], normalizer: Any | None = None) -> set[str]:
-    """The most frequent characters that make up `COVERAGE` of the text; a tie goes to the lower code point."""
+    """Return the most frequent characters that make up `COVERAGE` of the text; ties go to the lower code point."""
     counts: Counter[str] = Counter()
     for text in texts():
         counts.update(normalizer.normalize_str(text) if normalizer else text)
@@ -85,7 +86,7 @@ def _check_size(vocab_size: int, needed: int, what: str) -> None:
 
 
 def _common(texts: Callable[[], Iterator[str]], normalizer: Any, alphabet: set[str]) -> Iterator[str]:
-    """The normalised text, a space for each rare character. (Unigram and WordPiece trainers keep every character.)"""
+    """Normalise texts and replace rare characters by spaces. (Unigram and WordPiece trainers keep every character.)"""
     rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
     return (rare.sub(" ", normalizer.normalize_str(text)) for text in texts())
 
@@ -105,8 +106,8 @@ def _train_unigram(texts: Callable[[], Iterator[str]], vocab_size: int, lowercas
         vocab_size=vocab_size - fixed, special_tokens=["[UNK]"], unk_token="[UNK]", show_progress=progress
     )
     backend.train_from_iterator(_common(texts, normalizer, alphabet), trainer)
-    # The trainer walks randomly seeded hash tables: the same pieces each time, but scores that differ in the last bits,
-    # and characters it had pruned are put back at the lowest score plus 0.0001, 0.0002, … in any order.
+    # The trainer iterates over randomly seeded hash tables. The pieces are always the same, but scores differ in the
+    # last bits, and pruned characters are put back at the lowest score plus 0.0001, 0.0002, … in random order.
     learned = json.loads(backend.to_str())["model"]["vocab"][1:]
     lowest = min(score for _, score in learned)
     for item in learned:
@@ -136,7 +137,7 @@ def _train_bpe(texts: Callable[[], Iterator[str]], vocab_size: int, lowercase: b
 def _train_wordpiece(texts: Callable[[], Iterator[str]], vocab_size: int, lowercase: bool, progress: bool) -> Tokenizer:
     normalizer, words = normalizers.BertNormalizer(lowercase=lowercase), pre_tokenizers.BertPreTokenizer()
     alphabet = sorted(_alphabet(texts, normalizer))
-    # Given their ids beforehand; left to the trainer, ids, and with them ties, follow a randomly seeded hash table.
+    # Fix these ids in advance. Otherwise the ids, and with them ties, follow a randomly seeded hash table.
     inside = [f"##{char}" for char in alphabet if len(words.pre_tokenize_str(f"a{char}")) == 1 and not _is_cjk(char)]
     fixed = [*SPECIALS, *alphabet, *inside]
     _check_size(vocab_size, len(fixed) + 1, f"{len(alphabet)} characters and the special tokens")
@@ -150,5 +151,5 @@ def _train_wordpiece(texts: Callable[[], Iterator[str]], vocab_size: int, lowerc
 
 
 def _is_cjk(char: str) -> bool:
-    """Does BERT's normaliser put spaces around it?"""
+    """Whether BERT's normaliser puts spaces around this character."""
     return normalizers.BertNormalizer(lowercase=False).normalize_str(char) == f" {char} "

@@ -1,4 +1,4 @@
-"""SentencePiece unigram models in the `tokenizers` library, made to cut text exactly as sentencepiece does."""
+"""SentencePiece unigram models in the `tokenizers` library, with exactly the segmentation of sentencepiece."""
 
 import re
 import struct
@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-NORMAL, UNKNOWN, USER_DEFINED = 1, 2, 4  # SentencePiece.Type; 3 is control, 6 a byte
+NORMAL, UNKNOWN, USER_DEFINED = 1, 2, 4  # SentencePiece.Type; 3 is control, 6 is byte
 SQUEEZE_SPACES = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
 BREAK, JOIN = "\U0010ffff", "\U0010fffe"  # noncharacters, never in text: see _charsmap_normalizer
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, value) of a protobuf message: enough of the wire format to read a SentencePiece model.
+    """Yield (field number, value) of a protobuf message: enough of the wire format to read a SentencePiece model.
 
-    Twenty lines, so that reading a released `spm.model` needs neither sentencepiece nor protobuf.
+    With this function, reading a released `spm.model` needs neither sentencepiece nor protobuf.
     """
     at = 0
 
@@ -45,7 +45,7 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
 
 
 def from_sentencepiece(file: Path) -> Tokenizer:
-    """A Unigram `spm.model` as a `tokenizers.Tokenizer` that gives sentencepiece's own ids."""
+    """Load a unigram `spm.model` as a `tokenizers.Tokenizer` that gives the ids of sentencepiece."""
     model = list(_fields(file.read_bytes()))
     pieces: list[dict[int, Any]] = [{2: 0.0, 3: NORMAL} | dict(_fields(value)) for field, value in model if field == 1]
     trainer = dict(_fields(next((value for field, value in model if field == 2), b"")))
@@ -66,14 +66,14 @@ def from_sentencepiece(file: Path) -> Tokenizer:
 def unigram(
     vocab: list[tuple[str, float]], in_text: list[bool], unk: int, byte_fallback: bool, steps: list[Any], prefix: bool
 ) -> Tokenizer:
-    """`models.Unigram` made to cut text as sentencepiece does; `in_text` says which pieces may match in a text."""
+    """Build a `models.Unigram` that segments text as sentencepiece does; `in_text`: whether a piece may match text."""
     backend = Tokenizer(models.Unigram(vocab, unk, byte_fallback))
     backend.normalizer = normalizers.Sequence(steps)
     pieces = [text for (text, _), usable in zip(vocab, in_text, strict=True) if usable]
-    across = any("▁" in text[1:].lstrip("▁") for text in pieces)  # a piece of several words: do not cut at spaces
+    across = any("▁" in text[1:].lstrip("▁") for text in pieces)  # a piece has several words: do not split at spaces
     cuts: list[Any] = [pre_tokenizers.Metaspace("▁", "always" if prefix else "never", split=not across)]
     cuts += _literal_guard(pieces, [text for (text, _), usable in zip(vocab, in_text, strict=True) if not usable])
-    if byte_fallback:  # a character of no piece stands alone anyway; cut off, its bytes get its offsets, not the run's
+    if byte_fallback:  # split off characters without a piece: same tokens, but bytes get their character's offsets
         cuts.append(pre_tokenizers.Split(Regex(f"[^{_char_class(set('▁'.join(pieces)))}]"), "isolated"))
     backend.pre_tokenizer = pre_tokenizers.Sequence(cuts)
     spaces = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
@@ -82,10 +82,10 @@ def unigram(
 
 
 def _literal_guard(pieces: list[str], reserved: list[str]) -> list[Any]:
-    """Keep a literal "<0x41>" in the text from being read as the byte piece of that name.
+    """Prevent a literal "<0x41>" in the text from matching the byte piece of that name.
 
-    sentencepiece never matches control, unknown and byte pieces in text, `models.Unigram` matches all it has. So cut
-    such a literal in two, at a place where no real piece reaches across: then nothing else changes.
+    sentencepiece never matches control, unknown and byte pieces in text; `models.Unigram` matches all pieces. So split
+    such a literal in two, at a point that no real piece crosses. Then nothing else changes.
     """
     joined, cuts = "\0".join(pieces), []
     for text in reserved:
@@ -98,22 +98,22 @@ def _literal_guard(pieces: list[str], reserved: list[str]) -> list[Any]:
 
 
 def _charsmap_normalizer(charsmap: bytes) -> list[Any]:
-    """sentencepiece's character map, exactly: the longest rule at each place, from left to right.
+    """Apply sentencepiece's character map exactly: the longest rule at each position, from left to right.
 
-    `normalizers.Precompiled` holds the same rules but walks grapheme clusters and takes the *shortest* rule: it drops
-    the accent of a full-width letter and leaves decomposed Hangul apart. It is right on single characters. So:
-    mark where sentencepiece's rules stop (BREAK), cut all clusters into characters (JOIN), map those, let NFC put
-    together what belongs to one rule — NFC cannot reach across a BREAK — and take the marks out again. The two
-    noncharacters used for this are lost if a text has them; a composed character has the offsets of its first part.
+    `normalizers.Precompiled` has the same rules but processes grapheme clusters and applies the *shortest* rule: it
+    drops the accent of a full-width letter and does not compose decomposed Hangul. It is correct on single characters.
+    So these steps mark where sentencepiece's rules end (BREAK), split all clusters into characters (JOIN), map the
+    characters, let NFC compose the characters of one rule (NFC cannot compose across a BREAK), and remove the marks.
+    If a text contains the two noncharacters, they are lost. A composed character has the offsets of its first part.
     """
     keys = _rule_keys(charsmap)
     tails = _char_class({char for key in keys for char in key[1:]})
-    joins = rf"[\p{{M}}\x{{200C}}\x{{200D}}\x{{E33}}\x{{EB3}}{tails}]"  # all that continues a cluster or a rule
+    joins = rf"[\p{{M}}\x{{200C}}\x{{200D}}\x{{E33}}\x{{EB3}}{tails}]"  # characters that continue a cluster or a rule
     others = joins.replace("[", "[^", 1)
     rule = rf"(?>{_trie_pattern(frozenset(keys))}|(?m:.))" if keys else "(?m:.)"
     return [
         normalizers.Replace(Regex(rf"(?:\G(?={joins})|(?={others}{joins})){rule}(?={joins})\K"), BREAK),
-        normalizers.Replace(Regex(rf"(?!\A)(?={joins})"), JOIN),  # at the very start it makes Precompiled panic
+        normalizers.Replace(Regex(rf"(?!\A)(?={joins})"), JOIN),  # a JOIN at the start makes Precompiled panic
         normalizers.Precompiled(charsmap),
         normalizers.Replace(JOIN, ""),
         normalizers.NFC(),
@@ -122,7 +122,7 @@ def _charsmap_normalizer(charsmap: bytes) -> list[Any]:
 
 
 def _rule_keys(charsmap: bytes) -> list[str]:
-    """The rules of more than one character, read out of the map's double-array trie a byte deeper at a time."""
+    """Return the rules of more than one character, read from the map's double-array trie one byte level at a time."""
     size = struct.unpack_from("<I", charsmap)[0]
     units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
     children = (units >> 10) << ((units & 512) >> 6)
@@ -142,7 +142,7 @@ def _rule_keys(charsmap: bytes) -> list[str]:
 
 
 def _trie_pattern(keys: frozenset[str]) -> str:
-    """A regular expression for `keys`, the longest first: their trie, equal branches merged (220,000 keys: 29 kB)."""
+    """Build a regular expression that matches the longest key: a trie, equal branches merged (220,000 keys: 29 kB)."""
     tails: dict[str, set[str]] = {}
     for key in keys:
         if key:
@@ -157,7 +157,7 @@ def _trie_pattern(keys: frozenset[str]) -> str:
 
 
 def _char_class(chars: set[str]) -> str:
-    """The inside of a [...] for these characters, runs as ranges."""
+    """Return the inside of a [...] for these characters, with runs as ranges."""
     runs: list[list[int]] = []
     for code in sorted(map(ord, chars)):
         if runs and runs[-1][1] == code - 1:
