@@ -1,4 +1,4 @@
-"""What a model is trained on: one file an objective, weighed against one another by ``Objectives``.
+"""Pretraining objectives, one file each. ``Objectives`` holds their weights.
 
 joint = Objectives(mlm=1.0, arlm=1.0)     # DeBERTa-MT
 """
@@ -15,26 +15,26 @@ __all__ = ["Objectives", "build"]
 
 @dataclass(frozen=True)
 class Objectives:
-    """The weight of each objective; 0: not trained."""
+    """Weight of each objective; 0 disables it."""
 
     mlm: float = 1.0
-    """Masked language modelling, with the Enhanced Mask Decoder where model.emd_steps > 0."""
+    """Masked language modelling, with the Enhanced Mask Decoder if model.emd_steps > 0."""
     arlm: float = 0.0
-    """Autoregressive, triangular mask; with mlm: DeBERTa-MT."""
+    """Autoregressive language modelling with a triangular mask; together with mlm: DeBERTa-MT."""
     nsp: float = 0.0
-    """Next-sentence prediction over pairs (BERT)."""
+    """Next-sentence prediction on pairs (BERT)."""
     sop: float = 0.0
-    """Sentence-order prediction over pairs (ALBERT)."""
+    """Sentence-order prediction on pairs (ALBERT)."""
     sbo: float = 0.0
-    """The tokens of a hidden span from those around it (SpanBERT)."""
+    """Span-boundary objective: predict a masked span from the tokens around it (SpanBERT)."""
     plm: float = 0.0
-    """Permutation language modelling (XLNet); masking.rate is the share that is predicted."""
+    """Permutation language modelling (XLNet); masking.rate is the share of predicted tokens."""
     infilling: float = 0.0
-    """The text from itself with holes, by a decoder (family deberta-d)."""
+    """Span infilling: a decoder restores the corrupted text (family deberta-d)."""
     position: float = 0.0
-    """The position of each masked token, by a head of its own."""
+    """Predict the position of each masked token, with a separate head."""
     refinement: float = 0.0
-    """Masked language modelling in rounds; in place of mlm."""
+    """Masked language modelling in several rounds; replaces mlm."""
     refinement_rounds: int = 2
 
     def __post_init__(self) -> None:
@@ -53,7 +53,7 @@ class Objectives:
 
 
 def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]":
-    """The objectives that carry weight."""
+    """Create the objectives with non-zero weight."""
     from debertakit.config import DebertaConfig
     from debertakit.objectives.arlm import AutoregressiveLanguageModelling
     from debertakit.objectives.infilling import Infilling

@@ -1,10 +1,10 @@
-"""Autoregressive language modelling with the encoder itself: a triangular mask, as in UniLM.
+"""Autoregressive language modelling with the encoder and a triangular mask, as in UniLM.
 
-    loss = - sum over rows t but the last of each sequence of  log softmax(E head(h_t) + b)[token_{t+1}]
+    loss = - sum over rows t, except the last of each sequence, of  log softmax(E head(h_t) + b)[token_{t+1}]
 
-Row t sees positions 0 to t. The head is the masked model's. The mask decoder is used only where the config asks for
-it (causal_emd): its queries stand at the place that is to be predicted, while here row t predicts its neighbour. The
-end of a sequence, [SEP], is predicted too.
+Row t sees positions 0 to t. The head is the masked model's. The mask decoder is used only if the config enables it
+(causal_emd), because its queries are made for the position to predict, while here row t predicts the next position.
+The final [SEP] of a sequence is predicted too.
 """
 
 import torch

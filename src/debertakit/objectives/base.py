@@ -1,16 +1,15 @@
-"""What every objective shares: a view of the batch, rows asked of the encoder, and a summed loss over them.
+"""Common interface of the objectives: a view of the batch, the encoder rows to read, and a summed loss over them.
 
     loss = sum over objectives o of  weight_o * (sum of o's terms over the step) / (number of o's terms in the step)
 
-The number of terms is known before the forward pass, so a step may be cut into any number of parts (ranks times
-accumulation): each part adds its sum over the global count, and the gradient is the same.
+The number of terms is known before the forward pass, so a step can be split into any number of parts (ranks times
+accumulation). Each part adds its sum divided by the global count, and the gradient is the same.
 
-A *view* is what one pass of the encoder reads: ``masked`` (corrupted by the masking strategy, seen from both sides),
-``causal`` (the text itself, seen from the left), ``permuted`` (the text itself, in a random order of prediction) or
-``infilled`` (masked for an encoder, and causal for the decoder that writes it).
-Objectives that read the same view share its pass.
+A *view* is the input of one encoder pass: ``masked`` (corrupted by the masking strategy, bidirectional attention),
+``causal`` (the original text, causal attention), ``permuted`` (the original text, random prediction order) or
+``infilled`` (masked for the encoder, causal for the decoder). Objectives with the same view share one pass.
 
-A *backbone* is what an objective sees of a model: rows of its encoder, and words for rows (pretraining/backbones.py).
+A *backbone* is the interface of a model for objectives: encoder rows, and logits for rows (pretraining/backbones.py).
 """
 
 from dataclasses import dataclass, replace
@@ -33,7 +32,7 @@ ViewName = Literal["masked", "causal", "permuted", "infilled"]
 
 @dataclass(frozen=True)
 class Context:
-    """Where the batches come from: all that corruption may depend on besides the batch and the progress."""
+    """Everything that corruption may depend on, apart from the batch and the training progress."""
 
     shards: Shards
     masking: Masking
@@ -43,20 +42,20 @@ class Context:
 @dataclass(frozen=True)
 class View:
     ids: Tensor
-    """[T]: what the encoder reads."""
+    """[T]: token ids that the encoder reads."""
     lengths: Tensor
     """int32 [n]"""
     causal: bool = False
     segments: Tensor | None = None
-    """[T]: 0 and 1 for the two texts of a pair; read where the model has segment embeddings."""
+    """[T]: 0 and 1 for the two texts of a pair; used if the model has segment embeddings."""
     masked: Masked | None = None
-    """Rows and targets of the masking, in the permuted view those to be predicted; None in the causal view."""
+    """Rows and targets of the masked tokens (permuted view: of the predicted tokens); None in the causal view."""
     pair_labels: NDArray[np.int64] | None = None
-    """[n]: 0 the second text follows the first, 1 it is from elsewhere; None where there are no pairs."""
+    """[n]: 0 if the second text follows the first, 1 if not, ``pairs.NO_PAIR`` if not a pair; None without pairs."""
     order: Tensor | None = None
-    """[T]: permuted view: 0 for what every token may see, then the place in the order of prediction."""
+    """[T], permuted view only: 0 for tokens that all tokens may see, otherwise the rank in the prediction order."""
     written: "View | None" = None
-    """Infilled view: what the decoder writes."""
+    """Infilled view only: the text that the decoder writes."""
 
     def packed(self) -> PackedInput:
         layout = Layout.from_lengths(self.lengths)
@@ -73,16 +72,16 @@ class View:
 
     @property
     def starts(self) -> Tensor:
-        """[n]: the row of each sequence's [CLS]."""
+        """[n]: row of the [CLS] of each sequence."""
         return (self.lengths.cumsum(0) - self.lengths).long()
 
 
 class Asked(NamedTuple):
-    """The rows an objective needs and what it should find there."""
+    """The rows that an objective reads, and its targets."""
 
-    rows: Tensor  # [R] of the view; may repeat, in any order
-    targets: Tensor  # [M]: one row a target, in most objectives
-    places: Tensor | None = None  # [M]: of each target within its span, where the objective needs it
+    rows: Tensor  # [R] rows of the view, in any order; may repeat
+    targets: Tensor  # [M]; in most objectives one row per target
+    places: Tensor | None = None  # [M]: position of each target within its span, if needed
 
     def to(self, device: torch.device) -> "Asked":
         places = None if self.places is None else self.places.to(device)
@@ -90,23 +89,23 @@ class Asked(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    loss: Tensor  # the sum over this part's terms
-    correct: Tensor  # how many predictions were right; zero in training, where nobody looks
+    loss: Tensor  # sum over the terms of this part
+    correct: Tensor  # number of correct predictions; zero in training, where it is not used
 
 
 class Backbone(Protocol):
-    """A model of any family, as objectives see it."""
+    """Interface of a model of any family for objectives."""
 
     @property
     def config(self) -> Any: ...
 
     @property
     def views(self) -> tuple[ViewName, ...]:
-        """Those that it can read."""
+        """Views that the model can read."""
 
     @property
     def knows_positions(self) -> bool:
-        """Absolute positions are part of its input."""
+        """Whether absolute positions are part of the input."""
 
     @property
     def has_pair_head(self) -> bool: ...
@@ -114,33 +113,34 @@ class Backbone(Protocol):
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """One pass of the encoder: these rows (ascending) out of the mask decoder, and those out of the last layer.
+        """Run the encoder once. ``decoded`` and ``plain`` are row numbers, ascending.
 
-        A model without mask decoder gives both from the last layer.
+        Returns rows ``decoded`` from the mask decoder and rows ``plain`` from the last layer. A model without a mask
+        decoder returns both from the last layer.
         """
 
     def word_table(self) -> Tensor:
         """[vocabulary, embedding size]"""
 
     def word_logits(self, hidden: Tensor) -> Tensor:
-        """[M, hidden size] -> [M, vocabulary], by the model's own language-model head."""
+        """[M, hidden size] -> [M, vocabulary], with the model's own language-model head."""
 
     def pair_logits(self, hidden: Tensor) -> Tensor:
-        """[M, hidden size] rows of [CLS] -> [M, 2], by the model's own head for pairs of texts."""
+        """[M, hidden size] rows of [CLS] -> [M, 2], with the model's own pair head."""
 
 
 class Objective(nn.Module):
-    """One objective. Its own head, if it has one, is a submodule, saved beside the model and not in it."""
+    """One objective. If it has its own head, the head is a submodule and is saved separately from the model."""
 
     view: ViewName = "masked"
     decodes = True
-    """Reads its rows from the mask decoder (when the model has one), not from the ordinary last layer."""
+    """Whether rows come from the mask decoder (if the model has one) or from the ordinary last layer."""
 
     def ask(self, view: View) -> Asked:
         raise NotImplementedError
 
     def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        """``hidden`` [R, hidden size]: the rows that were asked for."""
+        """Compute the loss. ``hidden`` [R, hidden size]: hidden states of ``asked.rows``."""
         raise NotImplementedError
 
     def outcome(self, logits: Tensor, targets: Tensor) -> Outcome:

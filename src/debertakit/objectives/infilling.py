@@ -1,10 +1,10 @@
-"""Span infilling (BART): the encoder reads a text with holes, the decoder writes the text.
+"""Span infilling (BART): the encoder reads a text with masked spans, the decoder writes the original text.
 
-    loss = - sum over rows t but the last of each text of  log softmax(E head(d_t) + b)[token_{t+1}]
+    loss = - sum over rows t, except the last of each text, of  log softmax(E head(d_t) + b)[token_{t+1}]
 
-d_t, the decoder's row, sees the text up to t and the corrupted text whole. What is hidden is the masking strategy's
-business; infilling is ``Masking("span", rate=0.3, mask=1, random=0, one_mask_per_span=True)``: a span of any length
-leaves one [MASK], so that the decoder must find out how much is missing.
+The decoder row d_t sees the text up to t and the whole corrupted text. The masking strategy selects the spans;
+infilling uses ``Masking("span", rate=0.3, mask=1, random=0, one_mask_per_span=True)``. A span of any length becomes
+one [MASK], so the decoder must find out how many tokens are missing.
 """
 
 from dataclasses import replace

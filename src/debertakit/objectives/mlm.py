@@ -1,8 +1,8 @@
-"""Masked language modelling: what was behind the masks?
+"""Masked language modelling: predict the masked tokens.
 
-    loss = - sum over hidden tokens i of  log softmax(E head(h_i) + b)[token_i]
+    loss = - sum over masked tokens i of  log softmax(E head(h_i) + b)[token_i]
 
-h comes from the Enhanced Mask Decoder when the config has one (emd_steps > 0), else from the last layer.
+h comes from the Enhanced Mask Decoder if the config has one (emd_steps > 0), otherwise from the last layer.
 """
 
 from torch import Tensor

@@ -1,16 +1,15 @@
-"""What next-sentence and sentence-order prediction share: pairs of texts, and one bit to be told about each.
+"""Base of next-sentence and sentence-order prediction: pairs of texts with a binary label.
 
-A sequence [CLS] x [SEP] becomes a pair, [CLS] A [SEP] B [SEP]: x is cut at a word in its middle half. Its first and
-last word make room for the second [SEP]: a chunk may begin and end amid a word, and half a word would give away on
-which side its text was. What is put in the place of A and B, and with which label, is the objective's own affair; both
-begin and end with whole words. The masking then works on the pairs, as in BERT. With h the [CLS] row, out of the
-Enhanced Mask Decoder where there is one:
+A sequence [CLS] x [SEP] becomes a pair, [CLS] A [SEP] B [SEP]: x is cut at a word in its middle half. The first and the
+last word of x are dropped. This makes room for the second [SEP] and removes partial words at the ends of a chunk, which
+would reveal the label. The objective chooses A, B and the label; both texts begin and end with whole words. Masking is
+applied to the pairs, as in BERT. With h the [CLS] row, from the Enhanced Mask Decoder if the model has one:
 
     P(label | A, B) = softmax(W tanh(V h + v) + w)
 
-W and V are the model's own pooler and classifier where its class has them (BERT, ALBERT), else the objective's.
-Everything is drawn from (seed, chunk, epoch), without the epoch where masks are static: a pair does not depend on the
-batch it stands in.
+W and V are the model's own classifier and pooler if its class has them (BERT, ALBERT), otherwise the objective's.
+Random numbers depend on (seed, chunk, epoch), or on (seed, chunk) for static masking, so a pair does not depend on its
+batch.
 """
 
 from dataclasses import replace
@@ -25,14 +24,14 @@ from debertakit.objectives.base import Asked, Backbone, Context, Objective, Outc
 from debertakit.text.packing import PackedBatch
 
 NO_PAIR = -1
-"""The label of a sequence of fewer than four words, which stays as it is and is not asked about."""
+"""Label of a sequence of fewer than four words, which is left unchanged and not predicted."""
 
 
 class Text(NamedTuple):
     ids: NDArray[np.int64]
     words: NDArray[np.bool_]
     inside: NDArray[np.bool_]
-    """Goes on with an entity; all False where the corpus has none."""
+    """Whether the token continues an entity; all False if the corpus has no entities."""
 
 
 class PairPrediction(Objective):
@@ -50,7 +49,7 @@ class PairPrediction(Objective):
     def arrange(
         self, first: Text, second: Text, document: int, context: Context, rng: np.random.Generator
     ) -> tuple[Text, Text, int]:
-        """A, B and their label, for two texts that follow one another; the lengths add up to the same."""
+        """Return A, B and their label for two consecutive texts. The total length stays the same."""
         raise NotImplementedError
 
     def ask(self, view: View) -> Asked:
@@ -65,7 +64,7 @@ class PairPrediction(Objective):
         return self.outcome(self.classifier(torch.tanh(self.dense(hidden))), asked.targets)
 
     def pair_up(self, batch: PackedBatch, context: Context) -> tuple[PackedBatch, NDArray[np.int64]]:
-        """The batch as pairs, and their labels."""
+        """Return the batch as pairs, and their labels."""
         ids, words = batch.input_ids, batch.word_starts
         inside = np.zeros(len(ids), bool) if batch.inside_entity is None else batch.inside_entity
         labels = np.full(len(batch.lengths), NO_PAIR)
@@ -98,13 +97,13 @@ class PairPrediction(Objective):
 
 
 def segments(view: View, separator: int) -> Tensor:
-    """0 up to the first [SEP] of each sequence, 1 behind it."""
+    """Segment ids: 0 up to and including the first [SEP] of each sequence, 1 after it."""
     is_separator = (view.ids == separator).long()
     before = is_separator.cumsum(0) - is_separator
     return (before - before[view.starts].repeat_interleave(view.lengths)).clamp(max=1)
 
 
 def _cut(starts: NDArray[np.int64], begin: int, length: int, rng: np.random.Generator) -> int:
-    """The word start nearest to a place in the middle half; neither the first nor the last."""
+    """Return the word start nearest to a random point in the middle half, never the first or last word start."""
     middle = begin + length * rng.uniform(0.25, 0.75)
     return int(starts[1 + np.abs(starts[1:-1] - middle).argmin()])

@@ -1,12 +1,12 @@
 """Permutation language modelling (XLNet), with partial prediction.
 
-    z a random order of the sequence, its last 1 / K the targets:
-    loss = - sum over targets t of  log softmax(E g_t + b)[token_t],   g_t of z_<t and of t's place alone
+    z: a random order of the sequence; its last 1 / K are the targets
+    loss = - sum over targets t of  log softmax(E g_t + b)[token_t],   g_t sees z_<t and only the position of t
 
-The targets are the tokens that the masking strategy would hide, at rate 1 / K, in a random order; nothing is hidden,
-and there is no [MASK]. With strategy ``token`` that is the last 1 / K of a uniform permutation, with ``ngram`` or
-``span`` it is XLNet's span-based prediction. What is no target comes first in the order and sees all of its own kind,
-as in the released code: no loss depends on an order among them. Drawn from (seed, chunk, epoch), like the masks.
+The targets are the tokens that the masking strategy would mask at rate 1 / K, in random order. No token is replaced by
+[MASK]. With strategy ``token`` the targets are the last 1 / K of a uniform permutation; ``ngram`` and ``span`` give
+XLNet's span-based prediction. All other tokens come first in the order and see one another, as in the released code:
+no loss depends on their order. The random order depends on (seed, chunk, epoch).
 """
 
 from itertools import pairwise

@@ -1,10 +1,10 @@
-"""Relative-position prediction: where does the masked token stand?
+"""Relative-position prediction: predict the position of each masked token.
 
     P(r_i | x) = softmax(W_r h_i + b_r)
 
-r_i is the position of hidden token i relative to the first token of its sequence. h_i comes from the ordinary last
-layer: the encoder knows distances only, so the answer has to be worked out from them. Out of the mask decoder, which is
-given the absolute position as its query, it could simply be copied.
+r_i is the position of masked token i relative to the first token of its sequence. h_i comes from the ordinary last
+layer: the encoder knows only distances and must infer the position from them. The mask decoder has the absolute
+position in its query and could simply copy it.
 """
 
 import torch

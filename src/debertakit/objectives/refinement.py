@@ -1,10 +1,10 @@
 """Mask refinement: the model reads its own predictions and predicts again.
 
-    x_0 = the masked text;   x_r = x_0 with argmax P(. | x_{r-1}) written over every hidden token
+    x_0 = the masked text;   x_r = x_0 with every masked token replaced by argmax P(. | x_{r-1})
     loss = 1 / k * sum over rounds r = 0 .. k - 1 of  MLM loss of x_r against the original tokens
 
-From the second round on the input holds no [MASK], as in fine-tuning. No gradient flows through the argmax. Round 0 is
-masked language modelling, so this objective stands in its place.
+From the second round on, the input contains no [MASK], as in fine-tuning. No gradient flows through the argmax. Round 0
+is masked language modelling, so this objective replaces it.
 """
 
 from dataclasses import replace

@@ -1,13 +1,13 @@
-"""Span-boundary objective (SpanBERT): a hidden span told from the two tokens around it.
+"""Span-boundary objective (SpanBERT): predict a masked span from the two tokens around it.
 
-For token i of a hidden span s .. e, with x the last layer's rows and p an embedding of the place within the span:
+For token i of a masked span s .. e, with x the rows of the last layer and p an embedding of the position in the span:
 
     h_0 = [x_{s-1}; x_{e+1}; p_{i-s}]
     h_1 = LayerNorm(GELU(W_1 h_0)),   y_i = LayerNorm(GELU(W_2 h_1))
     loss = - sum over i of  log softmax(E y_i + b)[token_i]
 
-E is the word table. Spans that touch are one span here, so that x_{s-1} and x_{e+1} are never hidden themselves; [CLS]
-and [SEP] bound the spans at the ends of a sequence. As in the released code, places from LONGEST on are not asked for.
+E is the word table. Adjacent spans are merged, so x_{s-1} and x_{e+1} are never masked; [CLS] and [SEP] bound the spans
+at the ends of a sequence. As in the released code, positions from LONGEST on are not predicted.
 """
 
 import numpy as np

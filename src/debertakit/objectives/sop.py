@@ -1,7 +1,7 @@
-"""Sentence-order prediction (ALBERT): do the two texts stand in their own order?
+"""Sentence-order prediction (ALBERT): are the two texts in their original order?
 
-A and B follow one another in one document (label 0) or, half of the time, have changed places (label 1). Unlike
-next-sentence prediction, the topic says nothing about it.
+A and B are consecutive texts of one document (label 0) or, half of the time, swapped (label 1). Unlike in next-sentence
+prediction, the topic does not reveal the label.
 """
 
 import numpy as np
