@@ -1,1 +1,1 @@
-"""Writing: autoregressive DeBERTa, DeBERTa-D, and what stands on transformers' ``generate()``."""
+"""Text generation: autoregressive DeBERTa and DeBERTa-D, with transformers' ``generate()``."""

@@ -1,9 +1,9 @@
-"""Tokens that are read piece by piece: new rows ask, all rows so far answer.
+"""Incremental decoding with a KV cache: queries of the new rows, keys and values of all rows so far.
 
-The keys and values of earlier tokens lie in a transformers ``Cache``, so that what ``generate()`` does with one
-(growing, reordering for beams, cropping for assisted decoding) is its own code. We store [batch, 1, length, heads * d],
-one head as wide as all: so the rows lie one behind the other as the packed layers want them, and where there is no
-padding, reading them is a view.
+The keys and values of earlier tokens are stored in a transformers ``Cache``, so ``generate()`` can grow it, reorder it
+for beams and crop it for assisted decoding with its own code. We store [batch, 1, length, heads * d], one head as wide
+as all heads together. Rows are then contiguous, as the packed layers need them, and reading them without padding is
+a view.
 """
 
 from dataclasses import dataclass, replace
@@ -20,15 +20,15 @@ from debertakit.model import PackedInput, Recorder, Remember, pack_input
 
 @dataclass
 class Chunk:
-    """The new tokens of a batch, packed for a causal pass behind ``past`` earlier ones."""
+    """The new tokens of a batch, packed for a causal pass after ``past`` cached tokens."""
 
     packed: PackedInput
     past: int
     kept_keys: Tensor | None
-    """Flat indices of the real tokens in [batch, past + new]; None: all of them."""
+    """Flat indices of the real tokens in [batch, past + new]; None: all are real."""
 
     def remember(self, cache: Cache | None, layers: int) -> list[Remember] | None:
-        """For each layer, the function that adds its new keys and values to the cache and gives all of them back."""
+        """Return a function per layer that adds new keys and values to the cache and returns all cached ones."""
         return None if cache is None else [partial(self._extend, cache, index) for index in range(layers)]
 
     def _extend(self, cache: Cache, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,10 +41,10 @@ class Chunk:
         return keys, values
 
     def cells(self, columns: int = 0) -> Tensor:
-        """[batch, columns]: the packed row that stands for each of the last ``columns`` cells (0: all).
+        """[batch, columns]: packed row for each of the last ``columns`` columns of the padded batch (0: all).
 
-        A cell of padding is stood for by the last real token before it, whose prediction is the one that goes on: so
-        ``generate()``, which reads the last column, continues right-padded prompts as it does left-padded ones.
+        A padding cell gets the row of the last real token before it, because that row predicts the continuation. So
+        ``generate()``, which reads the last column, handles right-padded prompts like left-padded ones.
         """
         kept, shape = self.packed.kept, self.packed.shape
         if kept is None:
@@ -56,7 +56,7 @@ class Chunk:
         return rows[:, -columns:] if columns else rows
 
     def recorder(self, hidden_states: bool, attentions: bool) -> Recorder:
-        """Attention is recorded as [batch, heads, new, past + new]."""
+        """Create a recorder. Attention is recorded as [batch, heads, new, past + new]."""
         recorder = Recorder(self.packed, hidden_states, attentions)
         recorder.key_length = self.past + self.packed.shape[1]
         if self.kept_keys is not None:
@@ -68,12 +68,12 @@ class Chunk:
 def pack_chunk(
     config: DebertaConfig,
     input_ids: Tensor | None,  # [batch, new]
-    mask: Tensor | None,  # [batch, past + new]; 0 where there is padding
+    mask: Tensor | None,  # [batch, past + new]; 0 at padding
     past: int,
     inputs_embeds: Tensor | None = None,
     prefix_lengths: Tensor | None = None,  # [batch], in real tokens
 ) -> Chunk:
-    """The new tokens, each seeing those up to itself and, where there is a prefix, all of it."""
+    """Pack the new tokens. Each token sees the tokens up to itself and, if there is a prefix, the whole prefix."""
     packed = pack_input(config, input_ids, None, inputs_embeds=inputs_embeds)
     batch, new = packed.shape
     keys = past + new

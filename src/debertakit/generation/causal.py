@@ -1,17 +1,17 @@
-"""DeBERTa that writes: the encoder under a triangular mask (paper A.4, after UniLM).
+"""Autoregressive DeBERTa: the encoder with a triangular mask (paper A.4, following UniLM).
 
     p(token_{t+1} | tokens up to t) = softmax(E head(h_t) + b),      h_t sees positions 0 to t
 
-In *prefix mode* the first n tokens see one another both ways, as in masked language modelling, and what follows sees
-them and what stands before itself. The weights and their names are the masked model's: a checkpoint trained on both
-objectives (``deberta pretrain deberta-mt``) fills masks and writes, and this class does both (``predict`` is the masked
-model's).
+In *prefix mode* the first n tokens attend to one another in both directions, as in masked language modelling. Later
+tokens see the prefix and all tokens up to themselves. The weights and their names are the masked model's: a checkpoint
+trained on both objectives (``deberta pretrain deberta-mt``) can fill masks and generate text, and this class does both
+(``predict`` is the masked model's).
 
-Where absolute positions come in is a choice of the config, as in the paper's table 10:
+The config chooses where absolute positions are added, as in the paper's table 10:
 
-    nowhere                     the default; relative distances alone
-    position_biased_input       at the input, as RoBERTa has them ("DeBERTa-AP")
-    causal_emd                  at the end: row t is decoded by the Enhanced Mask Decoder, q_0 = H_t + P_t, over the
+    (default)                   nowhere: relative distances only
+    position_biased_input       at the input, as in RoBERTa ("DeBERTa-AP")
+    causal_emd                  at the end: the Enhanced Mask Decoder decodes row t, q_0 = H_t + P_t, over the
                                 keys and values up to t
 """
 
@@ -50,7 +50,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
-        with suppress(OSError, TypeError):  # none was saved, or a state dict is being loaded
+        with suppress(OSError, TypeError):  # no generation config was saved, or a state dict is being loaded
             model.generation_config = GenerationConfig.from_pretrained(pretrained_model_name_or_path)
         return loaded
 
@@ -58,21 +58,21 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
     def forward(
         self,
         input_ids: Tensor | None = None,  # [batch, new]
-        attention_mask: Tensor | None = None,  # [batch, cached + new]; 0 where there is padding, on either side
+        attention_mask: Tensor | None = None,  # [batch, cached + new]; 0 at padding, on either side
         inputs_embeds: Tensor | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
-        prefix_lengths: Tensor | None = None,  # [batch]: so many real tokens are read both ways; None: none
-        labels: Tensor | None = None,  # [batch, new], as input_ids; -100 where nothing is to be predicted
+        prefix_lengths: Tensor | None = None,  # [batch]: real tokens with bidirectional attention; None: 0
+        labels: Tensor | None = None,  # [batch, new], not shifted; -100 is ignored
         logits_to_keep: int = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
         **kwargs: Any,
     ) -> CausalLMOutputWithPast:
-        """Logits [batch, new, vocabulary] of the token after each; the last ``logits_to_keep`` of them if not 0.
+        """Return next-token logits [batch, new, vocabulary], or only the last ``logits_to_keep`` of them if not 0.
 
-        In training, of the labelled tokens only: [labelled, vocabulary]. Relative distances count real tokens:
-        padding changes nothing.
+        Training with labels returns logits of the labelled tokens only: [labelled, vocabulary]. Relative distances
+        count real tokens only, so padding has no effect.
         """
         config = self.config
         if use_cache and past_key_values is None:
@@ -86,7 +86,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
             if attention_mask is not None:
                 real = attention_mask[:, past:].bool()[:, -logits_to_keep:].flatten()
                 targets = targets.masked_fill(~real, IGNORED)
-            if prefix_lengths is not None:  # what stands in the prefix was seen by the row before it
+            if prefix_lengths is not None:  # a token of the prefix is visible to the row that would predict it
                 seen = chunk.packed.positions[cells] + 1 < prefix_lengths[:, None]
                 targets = targets.masked_fill(seen.flatten(), IGNORED)
             if self.training:
@@ -109,7 +109,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         )
 
     def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, recorder: Recorder) -> Tensor:
-        """Hidden states of these packed rows (ascending), ready for the head."""
+        """Compute hidden states of these packed rows (ascending), ready for the head."""
         config = self.config
         remember = chunk.remember(cache, config.num_hidden_layers)
         if not config.causal_emd:

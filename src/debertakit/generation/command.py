@@ -1,4 +1,4 @@
-"""Prompts in, texts out: what ``deberta generate`` does, on transformers' ``generate()``."""
+"""Generate texts from prompts with transformers' ``generate()``, for ``deberta generate``."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +15,7 @@ from debertakit.text.tokenizers import load_tokenizer
 
 
 def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
-    """DeBERTa-D where the config says so, else the autoregressive model; a folder or a hub name."""
+    """Load DeBERTa-D or an autoregressive model, depending on the config, from a folder or hub name."""
     if is_seq2seq(name):
         model = DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
     else:
@@ -33,10 +33,11 @@ def write(
     stream: bool = False,
     **settings: Any,
 ) -> list[str]:
-    """What the model writes after each prompt or, DeBERTa-D, for each source, cut to ``longest`` tokens.
+    """Continue each prompt (autoregressive model) or transform each source (DeBERTa-D).
 
-    ``settings`` are ``generate()``'s (max_new_tokens, do_sample, num_beams ...). With ``prefix_mode`` an autoregressive
-    model reads the prompt both ways. ``stream`` prints the text of a single prompt while it comes.
+    Prompts and sources are truncated to ``longest`` tokens. ``settings`` are passed to ``generate()`` (max_new_tokens,
+    do_sample, num_beams ...). ``prefix_mode``: an autoregressive model reads the prompt with bidirectional attention.
+    ``stream`` prints the text of a single prompt while it is generated.
     """
     inputs = _inputs(model, tokenizer, prompts, longest)
     if prefix_mode:
@@ -65,8 +66,8 @@ def write(
 
 
 def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None) -> dict[str, torch.Tensor]:
-    """A source is framed and padded as in training, for encoders may count positions from the first column; a prompt is
-    begun and left open: [CLS] ... without [SEP]."""
+    """Tokenise and pad. A source is [CLS] ... [SEP], padded on the right as in training, because encoders may count
+    positions from the first column. A prompt is [CLS] ... without [SEP], padded on the left."""
     if model.config.is_encoder_decoder:
         rows = tokenizer(prompts, truncation=longest is not None, max_length=longest)["input_ids"]
         side = "right"
@@ -79,7 +80,7 @@ def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None)
 
 
 def _never_written(model: Any, tokenizer: Any) -> list[int]:
-    """Special tokens but the end, and rows of the word table that the tokenizer has no piece for."""
+    """Ids of special tokens, except the end token, and ids in the word table that the tokenizer does not have."""
     specials = set(tokenizer.all_special_ids) - {tokenizer.sep_token_id}
     return sorted(specials | set(range(len(tokenizer), model.config.vocab_size)))
 
@@ -92,7 +93,7 @@ def write_all(
     tell: Callable[[int], None] = lambda done: None,
     **settings: Any,
 ) -> list[str]:
-    """``write`` for many prompts, in batches of like lengths; ``tell`` hears how many are done."""
+    """Call ``write`` on batches of prompts with similar lengths. ``tell`` is called with the number done."""
     by_length = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     texts = [""] * len(prompts)
     for start in range(0, len(prompts), batch):

@@ -1,11 +1,12 @@
-"""Perplexity of a text under an autoregressive model, over windows that overlap.
+"""Perplexity of a text under an autoregressive model, over overlapping windows.
 
     per token      exp(nll / tokens)                 nll = - sum over tokens of ln p(token | tokens before it)
-    per word       exp(nll / words)                  words as white space cuts them
-    bits per byte  nll / (ln 2 * bytes in UTF-8)     comparable between vocabularies, as per word is
+    per word       exp(nll / words)                  words are separated by white space
+    bits per byte  nll / (ln 2 * bytes in UTF-8)     comparable between vocabularies, like per word
 
-Windows end every ``stride`` tokens and hold ``window`` of them behind the start token. Each token is scored once, in
-the first window that holds it, so it is predicted from at least ``window - stride`` tokens where the text has as many.
+A window is a start token and ``window`` tokens of the text, and windows end every ``stride`` tokens. Each token is
+scored once, in the first window that contains it, so it is predicted from at least ``window - stride`` tokens, except
+at the beginning of the text.
 """
 
 import math
@@ -32,9 +33,9 @@ class Perplexity:
 def perplexity(
     model: Any, tokenizer: Any, text: str | Path, window: int | None = None, stride: int | None = None
 ) -> Perplexity:
-    """Of a text, or of the text in a file (a ``Path``); ``model`` is any causal LM of transformers or ours.
+    """Compute the perplexity of a text or a text file (a ``Path``). ``model``: any causal LM of transformers or ours.
 
-    ``window`` is as long as the model's absolute positions allow if not given, ``stride`` half of it.
+    ``window`` defaults to ``max_position_embeddings``, ``stride`` to half of ``window``.
     """
     if isinstance(text, Path):
         text = text.read_text(encoding="utf-8")
@@ -63,7 +64,7 @@ def _framed(ids: Tensor, tokenizer: Any) -> Tensor:
 
 
 def _blocks(framed: Tensor, window: int, stride: int):
-    """Rows [n, width + 1] of start token and text, equally long, and how many tokens at their ends are to be scored."""
+    """Yield rows [n, width + 1] of start token and text, and the number of tokens to score at the end of each row."""
     start, ids = framed[:1], framed[1:]
     first = min(window, len(ids))
     yield framed[None, : first + 1], first

@@ -1,21 +1,21 @@
-"""DeBERTa-D: the disentangled encoder with a decoder behind it, for translation, summarisation and infilling.
+"""DeBERTa-D: the disentangled encoder with a decoder, for translation, summarisation and infilling.
 
-The encoder is a ``DebertaModel``, unchanged: ``model.encoder.save_pretrained`` writes an ordinary DeBERTa folder. A
-decoder layer, post-norm like the encoder's:
+The encoder is an unchanged ``DebertaModel``: ``model.encoder.save_pretrained`` writes an ordinary DeBERTa folder. A
+decoder layer is post-norm, like an encoder layer:
 
     a = LayerNorm(q + dropout(dense(disentangled causal attention(query = q, keys and values = x))))
     c = LayerNorm(a + dropout(dense(content attention(query = a, keys and values = source))))
     y = LayerNorm(c + dropout(dense(gelu(dense(c)))))
 
-with q = x, except in the first layer: there q = x + P, P the absolute position. So absolute positions come in as in the
-Enhanced Mask Decoder, as the first decoding information: on the queries and the residual, while keys and values stay
-pure content. Past the table its last row serves.
+with q = x, except in the first layer, where q = x + P and P is the absolute position embedding. So absolute positions
+are added as in the Enhanced Mask Decoder: only to the queries and the residual, while keys and values are pure content.
+Positions after the end of the table use its last row.
 
-Cross-attention compares contents only. How far a word of one text stands from a word of another is no distance that
-the relative table has learnt, and in summaries it means nothing.
+Cross-attention uses content only. The relative table has not learnt distances between words of two texts, and in
+summaries such distances have no meaning.
 
-Both halves share the word embeddings, which are the output matrix too. ``from_encoder`` grows the decoder out of any
-DeBERTa checkpoint: its layers from the encoder's, cross-attention from self-attention.
+Encoder and decoder share the word embeddings, which are also the output matrix. ``from_encoder`` creates the decoder
+from any DeBERTa checkpoint: its layers are copied from the encoder's, its cross-attention from self-attention.
 """
 
 from dataclasses import dataclass, replace
@@ -58,22 +58,22 @@ from debertakit.model import (
 
 
 class DebertaSeq2SeqConfig(PreTrainedConfig):
-    """An encoder's config, which the decoder shares, and the decoder's depth."""
+    """Config of the encoder, which the decoder shares, and the number of decoder layers."""
 
     model_type = "deberta-d"
     sub_configs = {"encoder": DebertaConfig}  # noqa: RUF012
 
     encoder: Any = None
-    """DebertaConfig, or its dict; None: deberta-v3-base."""
+    """DebertaConfig or its dict; None: deberta-v3-base."""
     decoder_layers: int = 0
-    """0: as many as the encoder has."""
+    """0: as many as in the encoder."""
     is_encoder_decoder: bool = True
     tie_word_embeddings: bool = True
     pad_token_id: int = 0
     bos_token_id: int = 1
     eos_token_id: int | list[int] = 2
     decoder_start_token_id: int = 1
-    """[CLS]; a text is [CLS] ... [SEP] on both sides."""
+    """[CLS]; source and target are both [CLS] ... [SEP]."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         if not isinstance(self.encoder, DebertaConfig):
@@ -99,7 +99,7 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """What ``generate()`` makes its caches for."""
+        """Number of layers for which ``generate()`` creates caches."""
         return self.decoder_layers
 
     def get_text_config(self, decoder: bool | None = None, encoder: bool | None = None) -> "DebertaSeq2SeqConfig":
@@ -107,12 +107,12 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
 
     @property
     def crossing(self) -> DebertaConfig:
-        """The config of cross-attention: content alone."""
+        """Config of cross-attention: content only."""
         return DebertaConfig.from_dict({**self.encoder.to_dict(), "pos_att_type": []})
 
 
 def model_type(name: str | Path) -> str | None:
-    """What the config of a folder or hub name says; None where there is none: whoever loads it says so better."""
+    """Return the model type of a folder or hub name, or None without a config; loading then raises a clearer error."""
     try:
         return PreTrainedConfig.get_config_dict(name)[0].get("model_type")
     except (OSError, ValueError):
@@ -125,7 +125,7 @@ def is_seq2seq(name: str | Path) -> bool:
 
 
 def special_ids(tokenizer: Any) -> dict[str, int]:
-    """The ids that a config needs for texts [CLS] ... [SEP]."""
+    """Special token ids of the config, for texts [CLS] ... [SEP]."""
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids = {"bos_token_id": begin, "decoder_start_token_id": begin, "eos_token_id": end}
     return ids | {"pad_token_id": tokenizer.pad_token_id}
@@ -142,7 +142,7 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
     def forward(
         self,
         hidden: Tensor,  # x [T, hidden]
-        information: Tensor | None,  # P [T, hidden], in the first layer
+        information: Tensor | None,  # P [T, hidden]; first layer only
         source: tuple[Tensor, Tensor],  # keys and values of the source [rows, heads, d]
         table_rows: Tensor | None,  # RelativeTable.rows
         *,
@@ -167,7 +167,7 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
 
 
 class DebertaDecoder(nn.Module):
-    """Parameters named as in ``DebertaEncoder``, whose relative positions these are."""
+    """Parameter names are those of ``DebertaEncoder``, so that the relative-position code works on both."""
 
     def __init__(self, config: DebertaSeq2SeqConfig):
         super().__init__()
@@ -196,26 +196,26 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         self.decoder = DebertaDecoder(config)
         self.lm_predictions = LMPredictions(config.encoder)
         self._crossing_config = config.crossing
-        self.loss_type = "ForMaskedLM"  # plain cross-entropy: labels stand where they are predicted
+        self.loss_type = "ForMaskedLM"  # plain cross-entropy: labels are not shifted
         self.post_init()
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         super()._init_weights(module)
         if isinstance(module, (LMHead, DisentangledSelfAttention)):
-            for bias in module.parameters(recurse=False):  # the head's, and v1's of queries and values
+            for bias in module.parameters(recurse=False):  # of the head, and of v1's queries and values
                 init.zeros_(bias)
 
     @classmethod
     def from_encoder(
         cls, path: Any, decoder_layers: int | None = None, tokenizer: Any = None, **kwargs: Any
     ) -> "DebertaForSeq2SeqLM":
-        """Grow a decoder out of a DeBERTa checkpoint: a folder, a file or a hub name, as ``from_pretrained`` takes.
+        """Create DeBERTa-D from a DeBERTa checkpoint: a folder, a file or a hub name, as in ``from_pretrained``.
 
-        Decoder layer i of D is a copy of encoder layer ceil((i + 1) N / D) - 1 of N, evenly spread and ending with
-        the last; its cross-attention is a copy of the same layer's self-attention. The relative table and, where the
-        file has them, the absolute positions and the head of the language model come along. Texts begin and end with
-        the [CLS] and [SEP] of ``tokenizer``, of released models if it is not given.
+        Decoder layer i of D is a copy of encoder layer ceil((i + 1) N / D) - 1 of N, evenly spaced and ending with the
+        last. Its cross-attention is a copy of the self-attention of that layer. The relative table is copied too, and,
+        if the checkpoint has them, the absolute positions and the language-model head. Texts begin and end with the
+        [CLS] and [SEP] of ``tokenizer``, by default those of the released models.
         """
         grown = DebertaForMaskedLM.from_pretrained(path, **kwargs)
         encoder = grown.deberta
@@ -229,7 +229,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             parent = encoder.encoder.layer[-(-(i + 1) * depth // layers) - 1]
             for name in ("attention", "intermediate", "output"):
                 getattr(layer, name).load_state_dict(getattr(parent, name).state_dict())
-            positions = ("self.pos_",)  # the projections of a table that cross-attention does without
+            positions = ("self.pos_",)  # position projections, which cross-attention does not have
             state = {k: v for k, v in parent.attention.state_dict().items() if not k.startswith(positions)}
             layer.cross_attention.load_state_dict(state)
         if config.encoder.relative_attention:
@@ -257,7 +257,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         return table
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """The target moved one place to the right, behind the start token."""
+        """Shift the target one position to the right, after the start token."""
         moved = labels.new_full(labels.shape, self.config.decoder_start_token_id)
         moved[:, 1:] = labels[:, :-1]
         return moved.masked_fill(moved == IGNORED, self.config.pad_token_id)
@@ -272,18 +272,18 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         encoder_outputs: BaseModelOutput | None = None,
         past_key_values: EncoderDecoderCache | None = None,
         inputs_embeds: Tensor | None = None,
-        labels: Tensor | None = None,  # [batch, new], the text itself, -100 where nothing is to be predicted
+        labels: Tensor | None = None,  # [batch, new], the target text; -100 is ignored
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
         **kwargs: Any,
     ) -> Seq2SeqLMOutput:
-        """Logits [batch, new, vocabulary]; in training, of the labelled tokens only: [labelled, vocabulary]."""
+        """Return logits [batch, new, vocabulary]; in training, of the labelled tokens only: [labelled, vocabulary]."""
         if use_cache and past_key_values is None:
             past_key_values = EncoderDecoderCache(DynamicCache(), DynamicCache())
         past = 0 if past_key_values is None else past_key_values.get_seq_length()
         if labels is not None and decoder_input_ids is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
-            if decoder_attention_mask is None:  # what stands behind the last label predicts nothing
+            if decoder_attention_mask is None:  # tokens after the last label predict nothing
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cummax(-1).values.flip(-1)
         if decoder_input_ids is None:
             raise ValueError("give decoder_input_ids, or labels to make them from")
@@ -314,7 +314,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         )
 
     def decode(self, packed: PackedInput, source: "Source", remember: list[Remember] | None = None) -> Tensor:
-        """Hidden states [T, hidden] of target tokens in a causal layout."""
+        """Compute hidden states [T, hidden] of target tokens in a causal layout."""
         config = self.config.encoder
         table = relative_table(self.decoder, config, packed.layout)
         crossing = source.seen_from(packed.layout)
@@ -338,10 +338,10 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
 
 @dataclass
 class Source:
-    """The encoded text as cross-attention reads it: its real rows, projected once a layer and then kept in the cache.
+    """The encoded text for cross-attention: its real rows, projected once per layer and then cached.
 
-    In the cache each text begins at the front of its line, [batch, 1, longest, heads * d], wherever its padding stood,
-    so that its length says what is to be seen.
+    In the cache, [batch, 1, longest, heads * d], each text begins at column 0, on whichever side its padding was, so
+    its length determines the visible keys.
     """
 
     rows: Tensor
@@ -351,13 +351,13 @@ class Source:
 
     @classmethod
     def of(cls, states: Tensor, mask: Tensor | None, cache: EncoderDecoderCache | None) -> "Source":
-        """From encoder outputs [batch, source, hidden] and where they are padding."""
+        """Create a source from encoder outputs [batch, source, hidden] and the attention mask."""
         if mask is None or bool(mask.all()):
             return cls(states.flatten(0, 1), Layout.rectangular(states.shape[0], states.shape[1], states.device), cache)
         return cls(states[mask.bool()], Layout.from_lengths(mask.sum(-1, dtype=torch.int32)), cache)
 
     def seen_from(self, layout: Layout) -> Layout:
-        """The layout of cross-attention for queries in ``layout``."""
+        """Return the layout of cross-attention for queries in ``layout``."""
         own, visible = self.layout, None
         if self.cache is not None:
             visible = own.k_offsets.diff().repeat_interleave(layout.q_offsets.diff())
@@ -365,7 +365,7 @@ class Source:
         return replace(layout, k_offsets=own.k_offsets, k_positions=own.k_positions, max_k=own.max_k, visible=visible)
 
     def memory(self, att: Any, index: int) -> tuple[Tensor, Tensor]:
-        """Keys and values [rows, heads, d] for decoder layer ``index``."""
+        """Return keys and values [rows, heads, d] for decoder layer ``index``."""
         if self.cache is None:
             return project_memory(att, self.rows)
         kept = self.cache.cross_attention_cache

@@ -1,1 +1,1 @@
-"""The family and its ablations on one harness."""
+"""Recipes for the model family and its ablations."""

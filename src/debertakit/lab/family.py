@@ -1,9 +1,11 @@
-"""Recipes of the family: BERT, RoBERTa, ALBERT, SpanBERT and XLNet, and DeBERTa with its parts switched off.
+"""Recipes for BERT, RoBERTa, ALBERT, SpanBERT, XLNet and GPT-2, and for DeBERTa with parts disabled.
 
-``*-base`` are the published ones, as far as they were published (docs/family.md says what is not). ``*-tiny`` are all
-of the size of ``tiny``, on its data and budget: what differs is model, objective, masking and tokenizer.
-Other models than DeBERTa learn at a third of its rate (but GPT-2): BERT at 3e-3 fell back (measured), the rest was
-not tuned.
+``*-base`` are the published recipes, as far as they were published (docs/family.md lists the differences). ``*-tiny``
+have the size, data and budget of ``tiny``; they differ in model, objective, masking and tokenizer. Models other than
+DeBERTa and GPT-2 use a third of DeBERTa's learning rate: the loss of BERT rose again at 3e-3 (measured). The other
+rates were not tuned.
+
+``deberta recipes`` prints the docstring of each recipe.
 """
 
 from collections.abc import Callable
@@ -50,7 +52,7 @@ def albert_base() -> PretrainConfig:
         model={"hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072, "share": "all"},
         objectives=Objectives(mlm=1.0, sop=1.0),
         masking=Masking("ngram", max_ngram=3),
-        optimizer=Optimizer(lr=2e-4, warmup_steps=3125),  # theirs is LAMB, at 1.76e-3
+        optimizer=Optimizer(lr=2e-4, warmup_steps=3125),  # the paper uses LAMB, at 1.76e-3
         data=Data(tokenizer="unigram", vocab_size=30_000, step_tokens=4096 * 512),
         steps=125_000,
     )
@@ -192,13 +194,13 @@ FAMILY: dict[str, Callable[[], PretrainConfig]] = {
 
 
 def _tiny_deberta() -> PretrainConfig:
-    from debertakit.pretraining.recipes import tiny  # which lists the recipes of this file
+    from debertakit.pretraining.recipes import tiny  # here, because recipes.py imports this file
 
     return tiny()
 
 
 def _tiny(base: PretrainConfig, name: str, model: dict[str, Any], *, lr: float) -> PretrainConfig:
-    """A published recipe at the size, on the data and with the budget of ``tiny``."""
+    """Reduce a published recipe to the size, data and budget of ``tiny``."""
     tiny = _tiny_deberta()
     return replace(
         tiny,
@@ -223,6 +225,6 @@ def _bert_shape() -> dict[str, Any]:
 
 
 def _xlnet_shape(layers: int, hidden: int, heads: int, inner: int) -> dict[str, Any]:
-    """Each chunk for itself, so no memory; [CLS] stands in front here, and that is where a classifier should look."""
+    """No memory, because chunks are independent. [CLS] is the first token here, so classifiers read the first row."""
     shape = {"n_layer": layers, "d_model": hidden, "n_head": heads, "d_inner": inner}
     return {**shape, "mem_len": None, "summary_type": "first"}
