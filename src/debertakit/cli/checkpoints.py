@@ -7,13 +7,13 @@ import typer
 
 from debertakit.cli.base import app, quiet
 
-exports = typer.Typer(no_args_is_help=True, help="Write a model in another format.")
+exports = typer.Typer(no_args_is_help=True, help="Export a model to another format.")
 app.add_typer(exports, name="export")
 
 
 @app.command()
 def models() -> None:
-    """List the released models that debertakit knows as presets, with their parameter counts."""
+    """List the released models that have a preset, with their parameter counts."""
     from debertakit.presets import parameter_counts
 
     print(f"{'name':<20}{'layers':>7}{'hidden':>8}{'heads':>7}{'vocabulary':>12}{'backbone':>12}{'total':>12}")
@@ -26,10 +26,10 @@ def models() -> None:
 
 @app.command()
 def verify(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures to this file.")] = None,
-    variant: Annotated[list[str] | None, typer.Option(help="Only this variant; may be repeated.")] = None,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
+    variant: Annotated[list[str] | None, typer.Option(help="Check only this variant; repeatable.")] = None,
 ) -> None:
-    """Check every variant against stock transformers on the same random weights; exit code 1 if one differs."""
+    """Compare every variant with stock transformers on the same random weights. Exit code 1 if one differs."""
     import json
     from dataclasses import asdict
 
@@ -57,11 +57,11 @@ def verify(
 
 @app.command()
 def convert(
-    source: Annotated[Path, typer.Argument(help="Folder with Microsoft's or transformers' files.")],
+    source: Annotated[Path, typer.Argument(help="Checkpoint folder in Microsoft's or transformers' format.")],
     out: Annotated[Path, typer.Option(help="Folder to write config.json and model.safetensors to.")],
-    generator: Annotated[bool, typer.Option(help="Take pytorch_model.generator.bin.")] = False,
+    generator: Annotated[bool, typer.Option(help="Convert the generator (pytorch_model.generator.bin).")] = False,
 ) -> None:
-    """Turn any DeBERTa checkpoint into a safetensors folder, with every head that it holds."""
+    """Convert any DeBERTa checkpoint, with all its heads, to a safetensors folder."""
     from debertakit.checkpoints import convert as convert_checkpoint
 
     names = convert_checkpoint(source, out, generator)
@@ -70,12 +70,12 @@ def convert(
 
 @exports.command("onnx")
 def export_to_onnx(
-    model: Annotated[str, typer.Argument(help="Folder or hub name; its config says which head.")],
+    model: Annotated[str, typer.Argument(help="Folder or hub name. The head is taken from its config.")],
     out: Annotated[Path, typer.Option(help="Folder for model.onnx, config.json and the tokenizer.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Linear layers in int8 (dynamic, per channel).")] = False,
-    opset: Annotated[int, typer.Option(help="Version of the ONNX operators, 20 or later.")] = 20,
+    int8: Annotated[bool, typer.Option("--int8", help="Quantise linear layers (dynamic, per channel).")] = False,
+    opset: Annotated[int, typer.Option(help="ONNX opset version, 20 or later.")] = 20,
 ) -> None:
-    """Write model.onnx for stock ONNX Runtime, batch and length free."""
+    """Export model.onnx for stock ONNX Runtime, with dynamic batch size and sequence length."""
     from debertakit.inference.onnx import export_onnx
 
     quiet()
@@ -85,13 +85,13 @@ def export_to_onnx(
 
 @app.command()
 def bench(
-    suite: Annotated[str, typer.Argument(help="inference, training, memory or attention.")],
-    quick: Annotated[bool, typer.Option(help="Fewer layers, works and rounds; under 50 seconds.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write a row for each work to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw the ratios to this PNG.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads; torch's own number if not given.")] = None,
+    suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
+    quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write one row per workload to this file.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: torch's default.")] = None,
 ) -> None:
-    """Measure ours against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
+    """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
     suites = ("inference", "training", "memory", "attention")
     if suite not in suites:
         raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")

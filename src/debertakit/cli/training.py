@@ -11,7 +11,7 @@ from debertakit.cli.base import app, quiet
 
 tokenizers = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your own text.")
 app.add_typer(tokenizers, name="tokenizer")
-recipe_list = typer.Typer(help="List the recipes of pretraining, or show one.")
+recipe_list = typer.Typer(help="List the pretraining recipes, or show one.")
 app.add_typer(recipe_list, name="recipes")
 
 
@@ -29,7 +29,7 @@ def tokenizer_train(
     files: Annotated[list[Path], typer.Argument(help="Text files, plain or compressed (.gz, .xz).")],
     out: Annotated[Path, typer.Option(help="Folder to write the tokenizer to.")],
     kind: Annotated[str, typer.Option(help="unigram, bpe or wordpiece.")] = "unigram",
-    vocab_size: Annotated[int, typer.Option(help="Pieces, special ones included.")] = 8192,
+    vocab_size: Annotated[int, typer.Option(help="Vocabulary size, including special tokens.")] = 8192,
 ) -> None:
     """Train a tokenizer on your own text, English or Chinese."""
     from debertakit.text.training import train_tokenizer
@@ -42,21 +42,26 @@ def tokenizer_train(
 
 @app.command()
 def pretrain(
-    recipe: Annotated[str, typer.Argument(help="Name of a recipe (deberta recipes), or the run.json of a run.")],
-    corpus: Annotated[str, typer.Option(help="Text, JSONL, Parquet, a folder, hf:NAME, or a prepared corpus.")],
-    out: Annotated[Path, typer.Option(help="Folder for the model, its log and its checkpoints.")],
+    recipe: Annotated[str, typer.Argument(help="Recipe name (see 'deberta recipes'), or a run's run.json.")],
+    corpus: Annotated[str, typer.Option(help="Text, JSONL or Parquet file, folder, hf:NAME, or prepared corpus.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, log and checkpoints.")],
     assignments: Annotated[
-        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Replace a field; may be repeated.")
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Override a config field; repeatable.")
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option(help="Folder or hub name; trained on the corpus if absent.")] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on from the last good checkpoint.")] = False,
-    minutes: Annotated[float | None, typer.Option(help="Train for this long instead of the recipe's steps.")] = None,
-    init: Annotated[str | None, typer.Option(help="Go on from this checkpoint: its model and its tokenizer.")] = None,
+    tokenizer: Annotated[
+        str | None,
+        typer.Option(help="Folder or hub name. Default: --init's tokenizer, or a new one trained on the corpus."),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume from the last intact checkpoint.")] = False,
+    minutes: Annotated[
+        float | None, typer.Option(help="Train this many minutes instead of the recipe's steps.")
+    ] = None,
+    init: Annotated[str | None, typer.Option(help="Continue from this checkpoint (model and tokenizer).")] = None,
     init_generator: Annotated[
-        str | None, typer.Option(help="Its generator, where that is not beside it (replaced-token detection).")
+        str | None, typer.Option(help="Generator checkpoint for RTD. Default: the generator in the --init folder.")
     ] = None,
 ) -> None:
-    """Pretrain from raw text to a checkpoint; alone, or on many machines under torchrun."""
+    """Pretrain a model from raw text, in one process or on many machines with torchrun."""
     from debertakit.pretraining.command import run
 
     quiet()
@@ -76,7 +81,7 @@ def pretrain(
 
 @recipe_list.callback(invoke_without_command=True)
 def recipes(context: typer.Context) -> None:
-    """List the recipes of pretraining."""
+    """List the pretraining recipes."""
     if context.invoked_subcommand is None:
         from debertakit.pretraining.recipes import RECIPES
 
@@ -85,8 +90,8 @@ def recipes(context: typer.Context) -> None:
 
 
 @recipe_list.command("show")
-def recipes_show(name: Annotated[str, typer.Argument(help="Name of a recipe.")]) -> None:
-    """Print a recipe in full, as JSON."""
+def recipes_show(name: Annotated[str, typer.Argument(help="Recipe name.")]) -> None:
+    """Print all settings of a recipe as JSON."""
     from debertakit.pretraining.recipes import recipe
 
     print(recipe(name).to_json())
@@ -94,48 +99,63 @@ def recipes_show(name: Annotated[str, typer.Argument(help="Name of a recipe.")])
 
 @app.command()
 def finetune(
-    model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained model: ours or any encoder.")],
-    out: Annotated[Path, typer.Option(help="Folder for the model, its scores and its report.")],
-    task: Annotated[str | None, typer.Option(help="A benchmark, read from --data: rte, sst2, squad2, ...")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with the benchmark's files; hf: the hub.")] = None,
-    train: Annotated[Path | None, typer.Option(help="Your own file: CSV, TSV, JSONL, Parquet, CoNLL, SQuAD.")] = None,
-    dev: Annotated[Path | None, typer.Option(help="File to choose by; a tenth of --train if not given.")] = None,
-    source: Annotated[Path | None, typer.Option(help="--task translation, summarisation: texts, one a line.")] = None,
-    target: Annotated[Path | None, typer.Option(help="What they should become, one a line.")] = None,
-    dev_source: Annotated[Path | None, typer.Option(help="Parallel files in place of --dev.")] = None,
-    dev_target: Annotated[Path | None, typer.Option(help="The other one.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Train on them for this long instead of --epochs.")] = None,
-    max_target: Annotated[int | None, typer.Option(help="Tokens of a target; 128.")] = None,
-    decoder_layers: Annotated[int | None, typer.Option(help="Of a decoder that is grown; the encoder's.")] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of a second text.")] = None,
+    model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained model: DeBERTa or any other encoder.")],
+    out: Annotated[Path, typer.Option(help="Folder for the model, scores and report.")],
+    task: Annotated[
+        str | None, typer.Option(help="Benchmark in --data (rte, sst2, squad2, ...), translation or summarisation.")
+    ] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the benchmark's files; hf or hf:NAME: the hub.")
+    ] = None,
+    train: Annotated[Path | None, typer.Option(help="Training file: CSV, TSV, JSONL, Parquet, CoNLL or SQuAD.")] = None,
+    dev: Annotated[Path | None, typer.Option(help="Dev-set file. Default: hold out a tenth of --train.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Source texts (translation, summarisation), one per line.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="Target texts, one per line.")] = None,
+    dev_source: Annotated[Path | None, typer.Option(help="Dev-set sources, one per line, instead of --dev.")] = None,
+    dev_target: Annotated[Path | None, typer.Option(help="Dev-set targets, one per line.")] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Translation, summarisation: minutes instead of --epochs.")
+    ] = None,
+    max_target: Annotated[int | None, typer.Option(help="Maximum tokens per target text. Default: 128.")] = None,
+    decoder_layers: Annotated[int | None, typer.Option(help="Layers of a new decoder. Default: the encoder's.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text column.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second text.")] = None,
     label: Annotated[str | None, typer.Option(help="Column of the label, labels or score.")] = None,
-    separator: Annotated[str | None, typer.Option(help="What stands between several labels of one text.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Column of an option to choose; may be repeated.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the data.")] = None,
+    separator: Annotated[str | None, typer.Option(help="Separator between the labels of a multi-label text.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Multiple choice: column of an option; repeatable.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Training epochs.")] = None,
     lr: Annotated[float | None, typer.Option(help="Peak learning rate.")] = None,
-    batch_size: Annotated[int | None, typer.Option(help="Examples a step.")] = None,
-    gradient_accumulation: Annotated[int, typer.Option(help="Parts a step is computed in, to save memory.")] = 1,
-    warmup: Annotated[float | None, typer.Option(help="Steps of warm-up; below 1: a share of all.")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="AdamW's.")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Examples per step.")] = None,
+    gradient_accumulation: Annotated[int, typer.Option(help="Batches to split a step into, to save memory.")] = 1,
+    warmup: Annotated[float | None, typer.Option(help="Warm-up steps; below 1: a fraction of all steps.")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="AdamW weight decay.")] = None,
     cls_dropout: Annotated[float | None, typer.Option(help="Dropout before the classifier.")] = None,
-    max_length: Annotated[int | None, typer.Option(help="Tokens; from the recipe or the data if not given.")] = None,
-    sift: Annotated[bool, typer.Option("--sift", help="Scale-invariant adversarial fine-tuning.")] = False,
-    sift_lambda: Annotated[float | None, typer.Option(help="Its weight.")] = None,
-    sift_step: Annotated[float, typer.Option(help="Its ascent step.")] = 1e-4,
-    sift_init: Annotated[float, typer.Option(help="Size of the first perturbation.")] = 1e-2,
-    balanced: Annotated[bool, typer.Option("--balanced", help="Rare classes weigh more.")] = False,
-    layer_decay: Annotated[float, typer.Option(help="Learning rate of a layer over that of the next.")] = 1.0,
-    lora: Annotated[int | None, typer.Option(help="Train low-rank updates of this rank only (8 is usual).")] = None,
-    freeze_encoder: Annotated[bool, typer.Option("--freeze-encoder", help="Train the head only.")] = False,
-    early_stopping: Annotated[int | None, typer.Option(help="Stop after so many evaluations in vain.")] = None,
-    evaluate_every: Annotated[int | None, typer.Option(min=1, help="Steps between evaluations; an epoch.")] = None,
-    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto: bf16 where the hardware has it.")] = "auto",
-    seed: Annotated[int, typer.Option(help="Of the head, the order and the dropout.")] = 0,
-    seeds: Annotated[int, typer.Option(help="Runs, with seeds from --seed on; mean, sd, min, max.")] = 1,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    max_length: Annotated[int | None, typer.Option(help="Maximum tokens. Default: set by recipe or data.")] = None,
+    sift: Annotated[bool, typer.Option("--sift", help="Use scale-invariant adversarial fine-tuning (SiFT).")] = False,
+    sift_lambda: Annotated[float | None, typer.Option(help="Weight of the SiFT loss.")] = None,
+    sift_step: Annotated[float, typer.Option(help="Size of SiFT's ascent step.")] = 1e-4,
+    sift_init: Annotated[float, typer.Option(help="Size of SiFT's initial perturbation.")] = 1e-2,
+    balanced: Annotated[bool, typer.Option("--balanced", help="Give rare classes more weight.")] = False,
+    layer_decay: Annotated[float, typer.Option(help="Learning rate of a layer relative to the layer above.")] = 1.0,
+    lora: Annotated[int | None, typer.Option(help="Train only LoRA updates of this rank (8 is common).")] = None,
+    freeze_encoder: Annotated[bool, typer.Option("--freeze-encoder", help="Train only the head.")] = False,
+    early_stopping: Annotated[
+        int | None, typer.Option(help="Stop after this many evaluations without improvement.")
+    ] = None,
+    evaluate_every: Annotated[
+        int | None,
+        typer.Option(min=1, help="Steps between evaluations. Default: an epoch; translation, summarisation: 1000."),
+    ] = None,
+    precision: Annotated[str, typer.Option(help="fp32, bf16 or auto (bf16 if the hardware supports it).")] = "auto",
+    seed: Annotated[int, typer.Option(help="Random seed for the head, data order and dropout.")] = 0,
+    seeds: Annotated[
+        int, typer.Option(help="Number of runs, with seeds from --seed up. Prints mean, sd, min, max.")
+    ] = 1,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
 ) -> None:
-    """Fine-tune a model on a benchmark or on your own files; what is not given is the task's recipe."""
+    """Fine-tune a model on a benchmark or on your own files. Options not given come from the task's recipe."""
     settings = dict(locals())
     quiet()
     if task in PAIR_TASKS:
@@ -178,29 +198,33 @@ def _refuse(command: Callable, given: dict[str, Any], names: Collection[str], wh
 
 @app.command()
 def evaluate(
-    models: Annotated[list[Path], typer.Argument(help="A fine-tuned model; with --compare two runs of finetune.")],
-    compare: Annotated[bool, typer.Option("--compare", help="Is one better than the other, or luck?")] = False,
-    task: Annotated[str | None, typer.Option(help="A benchmark, read from --data.")] = None,
-    data: Annotated[Path | None, typer.Option(help="Folder with the benchmark's files; hf: the hub.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Your own file instead.")] = None,
-    text: Annotated[str | None, typer.Option(help="Column of the text.")] = None,
-    pair: Annotated[str | None, typer.Option(help="Column of a second text.")] = None,
-    label: Annotated[str | None, typer.Option(help="Column of the label, labels or score.")] = None,
-    separator: Annotated[str | None, typer.Option(help="What stands between several labels of one text.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="Column of an option to choose; may be repeated.")] = None,
-    source: Annotated[Path | None, typer.Option(help="--task translation, summarisation: texts, one a line.")] = None,
-    target: Annotated[Path | None, typer.Option(help="What they should become, one a line.")] = None,
-    split: Annotated[str, typer.Option(help="dev, test, dev-mismatched, ...")] = "dev",
-    predict_test: Annotated[bool, typer.Option("--predict-test", help="Write the leaderboard's files.")] = False,
-    resamples: Annotated[int, typer.Option(min=100, help="With --compare: draws of each test.")] = 1000,
-    perplexity: Annotated[
-        Path | None, typer.Option(help="A text: its perplexity under an autoregressive model.")
+    models: Annotated[list[Path], typer.Argument(help="A fine-tuned model; with --compare, two finetune runs.")],
+    compare: Annotated[bool, typer.Option("--compare", help="Test whether two runs differ significantly.")] = False,
+    task: Annotated[str | None, typer.Option(help="Benchmark in --data, translation or summarisation.")] = None,
+    data: Annotated[
+        Path | None, typer.Option(help="Folder with the benchmark's files; hf or hf:NAME: the hub.")
     ] = None,
-    window: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens in a window.")] = None,
-    stride: Annotated[int | None, typer.Option(min=1, help="With --perplexity: from window to window.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Your own file, instead of a benchmark.")] = None,
+    text: Annotated[str | None, typer.Option(help="Text column.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Column of the second text.")] = None,
+    label: Annotated[str | None, typer.Option(help="Column of the label, labels or score.")] = None,
+    separator: Annotated[str | None, typer.Option(help="Separator between the labels of a multi-label text.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="Multiple choice: column of an option; repeatable.")] = None,
+    source: Annotated[
+        Path | None, typer.Option(help="Source texts (translation, summarisation), one per line.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(help="Target texts, one per line.")] = None,
+    split: Annotated[str, typer.Option(help="Split: dev, test, dev-mismatched, ...")] = "dev",
+    predict_test: Annotated[bool, typer.Option("--predict-test", help="Write the leaderboard's files.")] = False,
+    resamples: Annotated[int, typer.Option(min=100, help="With --compare: resamples per test.")] = 1000,
+    perplexity: Annotated[
+        Path | None, typer.Option(help="Text file for measuring an autoregressive model's perplexity.")
+    ] = None,
+    window: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens per window.")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens between windows.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for predictions.")] = None,
 ) -> None:
-    """Score a fine-tuned model, write predictions for a leaderboard, compare two runs, or measure perplexity."""
+    """Score a fine-tuned model, write leaderboard predictions, compare two runs, or measure perplexity."""
     settings = dict(locals())
     if len(models) != 1 + compare:
         raise ValueError(f"{'two runs are' if compare else 'one model is'} needed, not {len(models)}")

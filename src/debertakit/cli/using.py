@@ -14,26 +14,28 @@ from debertakit.cli.base import app, quiet
 def predict(
     model: Annotated[str, typer.Argument(help="Folder or hub name of a model with a trained head.")],
     texts: Annotated[
-        list[str] | None, typer.Argument(help="Texts; QUESTION CONTEXT; TEXT PAIR; TEXT OPTION...")
+        list[str] | None, typer.Argument(help="By task: TEXT..., QUESTION CONTEXT, TEXT PAIR, or TEXT OPTION...")
     ] = None,
     task: Annotated[
         str | None,
-        typer.Option(help="classify, zero-shot, ner, answer, choose, fill, score or embed; else by the head."),
+        typer.Option(
+            help="classify, zero-shot, ner, answer, choose, fill, score or embed. Default: by the model's head."
+        ),
     ] = None,
-    pair: Annotated[str | None, typer.Option(help="Second text, for a classifier of pairs.")] = None,
-    file: Annotated[Path | None, typer.Option(help="CSV, TSV, JSONL, Parquet or .txt with inputs.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the predictions: .jsonl, .csv, .tsv or .parquet.")] = None,
-    column: Annotated[list[str] | None, typer.Option(help="field=column, where names differ; may be repeated.")] = None,
-    label: Annotated[list[str] | None, typer.Option(help="zero-shot: a label; may be repeated.")] = None,
-    template: Annotated[str | None, typer.Option(help="zero-shot: 'This example is {}.'")] = None,
-    long: Annotated[str, typer.Option(help="Texts past the model's length: windows, whole or cut.")] = "windows",
-    max_length: Annotated[int | None, typer.Option(help="Tokens read at once.")] = None,
-    backend: Annotated[str, typer.Option(help="torch, or onnx for a folder of 'deberta export onnx'.")] = "torch",
-    json: Annotated[bool, typer.Option("--json", help="All scores, as JSON.")] = False,
-    engine: Annotated[str, typer.Option(help="With --file: local, or ray on a cluster (Parquet only).")] = "local",
-    workers: Annotated[int | None, typer.Option(min=1, help="With --engine ray; else all that it has.")] = None,
+    pair: Annotated[str | None, typer.Option(help="Second text, for a text-pair classifier.")] = None,
+    file: Annotated[Path | None, typer.Option(help="Input file: CSV, TSV, JSONL, Parquet or .txt.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Output file: .jsonl, .csv, .tsv or .parquet.")] = None,
+    column: Annotated[list[str] | None, typer.Option(help="field=column, if their names differ; repeatable.")] = None,
+    label: Annotated[list[str] | None, typer.Option(help="zero-shot: candidate label; repeatable.")] = None,
+    template: Annotated[str | None, typer.Option(help="zero-shot: template. Default: 'This example is {}.'")] = None,
+    long: Annotated[str, typer.Option(help="Texts over the model's length: windows, whole or cut.")] = "windows",
+    max_length: Annotated[int | None, typer.Option(help="Maximum tokens; --long handles longer texts.")] = None,
+    backend: Annotated[str, typer.Option(help="torch, or onnx for a folder from 'deberta export onnx'.")] = "torch",
+    json: Annotated[bool, typer.Option("--json", help="Print all scores as JSON.")] = False,
+    engine: Annotated[str, typer.Option(help="With --file: local, or ray for a cluster (Parquet only).")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="With --engine ray. Default: the whole cluster.")] = None,
 ) -> None:
-    """Predict on texts or on a file of any size; a run on a file that was cut off goes on."""
+    """Predict on texts or on a file of any size. An interrupted run on a file resumes when repeated."""
     from debertakit.inference.command import predict as run
 
     quiet()
@@ -58,12 +60,12 @@ def predict(
 
 @app.command()
 def fill(
-    text: Annotated[str, typer.Argument(help="A text with one or more [MASK]s.")],
+    text: Annotated[str, typer.Argument(help="Text with one or more [MASK] tokens.")],
     model: Annotated[str, typer.Option(help="Folder or hub name of a masked language model.")],
     top: Annotated[int, typer.Option(min=1, help="Candidates per mask.")] = 5,
-    generator: Annotated[bool, typer.Option(help="Take the generator of a v3 checkpoint.")] = False,
+    generator: Annotated[bool, typer.Option(help="Use the generator of a v3 checkpoint.")] = False,
 ) -> None:
-    """Fill the masks of a text."""
+    """Predict the masked tokens of a text."""
     from debertakit.checkpoints import load_whole
     from debertakit.heads import DebertaForMaskedLM
     from debertakit.inference.fill import fill_mask
@@ -83,22 +85,24 @@ def fill(
 
 @app.command()
 def generate(
-    model: Annotated[str, typer.Option(help="Folder or hub name of an autoregressive model or a DeBERTa-D.")],
-    prompt: Annotated[str | None, typer.Argument(help="How the text begins; for DeBERTa-D, the source text.")] = None,
-    file: Annotated[Path | None, typer.Option(help="Prompts, one a line, instead of one prompt.")] = None,
-    out: Annotated[Path | None, typer.Option(help="File for the texts of --file, one a line.")] = None,
-    max_new_tokens: Annotated[int, typer.Option(min=1, help="Tokens to write at most.")] = 128,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw tokens instead of taking the likeliest.")] = False,
-    temperature: Annotated[float, typer.Option(min=0.01, help="With --sample: below 1 is bolder on the likely.")] = 1.0,
-    top_k: Annotated[int, typer.Option(min=0, help="With --sample: only the k likeliest tokens; 0: all.")] = 50,
-    top_p: Annotated[float, typer.Option(min=0.0, max=1.0, help="With --sample: only the likeliest, up to p.")] = 1.0,
-    beams: Annotated[int, typer.Option(min=1, help="Beam search with so many beams.")] = 1,
-    no_repeat: Annotated[int, typer.Option(min=0, help="Write no n tokens in a row twice; 0: free.")] = 0,
-    prefix_mode: Annotated[bool, typer.Option("--prefix-mode", help="Read the prompt both ways.")] = False,
-    seed: Annotated[int, typer.Option(help="Of the draws.")] = 0,
-    batch: Annotated[int, typer.Option(min=1, help="Prompts of --file at a time.")] = 16,
+    model: Annotated[str, typer.Option(help="Folder or hub name of an autoregressive or DeBERTa-D model.")],
+    prompt: Annotated[str | None, typer.Argument(help="Start of the text; for DeBERTa-D, the source text.")] = None,
+    file: Annotated[Path | None, typer.Option(help="File with prompts, one per line.")] = None,
+    out: Annotated[Path | None, typer.Option(help="With --file: output file, one text per line.")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="Maximum number of tokens to generate.")] = 128,
+    sample: Annotated[bool, typer.Option("--sample", help="Sample tokens instead of taking the likeliest.")] = False,
+    temperature: Annotated[float, typer.Option(min=0.01, help="With --sample: below 1 favours likely tokens.")] = 1.0,
+    top_k: Annotated[int, typer.Option(min=0, help="With --sample: use only the k likeliest tokens; 0: all.")] = 50,
+    top_p: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="With --sample: the likeliest tokens, up to total probability p.")
+    ] = 1.0,
+    beams: Annotated[int, typer.Option(min=1, help="Number of beams; 1: no beam search.")] = 1,
+    no_repeat: Annotated[int, typer.Option(min=0, help="Never repeat an n-gram of this size; 0: no limit.")] = 0,
+    prefix_mode: Annotated[bool, typer.Option("--prefix-mode", help="Bidirectional attention in the prompt.")] = False,
+    seed: Annotated[int, typer.Option(help="Random seed for --sample.")] = 0,
+    batch: Annotated[int, typer.Option(min=1, help="With --file: prompts per batch.")] = 16,
 ) -> None:
-    """Write: go on from a prompt, or translate and summarise with a DeBERTa-D. Prints the text while it comes."""
+    """Continue a prompt, or translate and summarise with a DeBERTa-D model. Prints tokens as they are generated."""
     if (prompt is None) == (file is None):
         raise ValueError("give a prompt, or a file of prompts with --file")
     if (file is None) != (out is None):
@@ -134,20 +138,21 @@ def generate(
 
 @app.command()
 def serve(
-    models: Annotated[list[str], typer.Argument(help="[NAME=]MODEL[::TASK], one or more.")],
-    host: Annotated[str, typer.Option(help="Address; the default is reached from this machine only.")] = "127.0.0.1",
+    models: Annotated[list[str], typer.Argument(help="One or more models: [NAME=]MODEL[::TASK].")],
+    host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     backend: Annotated[str, typer.Option(help="torch or onnx.")] = "torch",
-    api_key: Annotated[str | None, typer.Option(envvar="DEBERTA_API_KEY", help="Asked of every caller.")] = None,
+    api_key: Annotated[str | None, typer.Option(envvar="DEBERTA_API_KEY", help="Key required from clients.")] = None,
     wait: Annotated[
-        float, typer.Option(min=0, max=60, help="Seconds a first request waits for others to share its batch.")
+        float, typer.Option(min=0, max=60, help="Seconds that the first request of a batch waits for more requests.")
     ] = 0.003,
-    line: Annotated[int, typer.Option(min=1, help="Tokens that may wait for a model; past that 429.")] = 1 << 16,
+    line: Annotated[int, typer.Option(min=1, help="Maximum tokens in a model's queue; beyond that, HTTP 429.")] = 1
+    << 16,
     seconds: Annotated[
-        float, typer.Option(min=0.001, max=86400, help="That a request may take; past that 504.")
+        float, typer.Option(min=0.001, max=86400, help="Time limit per request in seconds; beyond that, HTTP 504.")
     ] = 30.0,
 ) -> None:
-    """Serve models over HTTP, with a page to try them: http://127.0.0.1:8000."""
+    """Serve models over HTTP, with a web page to try them: http://127.0.0.1:8000."""
     from debertakit.serving.command import serve as run
 
     quiet()
@@ -160,15 +165,15 @@ def serve(
 def explain(
     model: Annotated[str, typer.Option(help="Folder or hub name.")],
     texts: Annotated[list[str] | None, typer.Argument(help="One or more texts.")] = None,
-    against: Annotated[str | None, typer.Option(help="A second model beside it: DeBERTa, BERT, RoBERTa...")] = None,
+    against: Annotated[str | None, typer.Option(help="Second model to compare: DeBERTa, BERT, RoBERTa, ...")] = None,
     pair: Annotated[str | None, typer.Option(help="Second segment of each text.")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the attention explorer to this HTML file.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw the last layer's attention patterns to this PNG.")] = None,
-    shares: Annotated[Path | None, typer.Option(help="Draw content and position shares of all heads.")] = None,
-    corpus: Annotated[str | None, typer.Option(help="Texts for --shares: .txt (a text a line), JSONL, ...")] = None,
+    png: Annotated[Path | None, typer.Option(help="Plot the last layer's attention patterns to this PNG file.")] = None,
+    shares: Annotated[Path | None, typer.Option(help="Plot content and position shares to this PNG file.")] = None,
+    corpus: Annotated[str | None, typer.Option(help="Texts for --shares: .txt (one text per line), JSONL, ...")] = None,
     attribution: Annotated[bool, typer.Option("--attribution", help="Integrated gradients of a classifier.")] = False,
 ) -> None:
-    """Take attention apart: content and position, per layer and head, as a page or a picture."""
+    """Split attention into content and position parts, per layer and head, as a web page or a figure."""
     from debertakit.explain.command import run
 
     quiet()
