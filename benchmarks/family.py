@@ -1,13 +1,13 @@
-"""Every small recipe of the family at equal wall-clock, on one text: steps, tokens a second, its own figures.
+"""Compare all small recipes at equal wall-clock time on one text: steps, tokens per second, validation metrics.
 
     python benchmarks/family.py TEXT OUT [--minutes 10] [--seeds 2] [--threads 2] [--only NAME ...]
 
-One run after another, each in a process of its own; a run that is there already is not repeated and one that was cut
-off goes on, so the same command finishes what a stopped one began. Each kind of tokenizer (8,192 pieces) and corpus is
-made once. OUT/table.md is written anew after every run; "first" is the check at step 200, behind the warm-up. Figures
-of different objectives, or over different vocabularies, masks or texts (pairs, blocks), do not compare: read a row
-against its own first check, and against rows that differ from it in the model alone. The mlm figures of v3 and ELECTRA
-are their generator's.
+Runs execute one after another, each in its own process. Finished runs are skipped and interrupted runs resume, so
+repeat the same command after an interruption. Each kind of tokenizer (vocabulary of 8,192) and its corpus are prepared
+once. OUT/table.md is rewritten after every run; the column "first" is the validation at step 200, after the warm-up.
+Metrics of different objectives, vocabularies, masks or text formats (pairs, blocks) are not comparable: compare a row
+with its own first validation, or with rows that differ only in the model. The mlm metrics of v3 and ELECTRA are those
+of the generator.
 """
 
 import argparse

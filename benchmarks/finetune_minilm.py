@@ -1,11 +1,11 @@
-"""Fine-tuning on a real pretrained model: MiniLM on SST-2, RTE, STS-B and WNUT-17, whole, with one seed each.
+"""Fine-tune a real pretrained model: MiniLM on the full SST-2, RTE, STS-B and WNUT-17, one seed each.
 
-RTE begins at the model of MNLI, as in the paper, where that has been made.
+RTE starts from the MNLI model in DIR/mnli, as in the paper, if that model exists.
 
     python benchmarks/finetune_minilm.py DATA --out DIR [--model DIR] [--only rte]
 
-DATA holds glue/MNLI, glue/RTE, glue/STS-B, glue/SST-2 and wnut17. Run again, it goes on where it was. The table is
-DIR/table.md.
+DATA contains glue/MNLI, glue/RTE, glue/STS-B, glue/SST-2 and wnut17. Repeat the command to resume an interrupted run.
+The results are written to DIR/table.md.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Fine-tuning in fp32 against bf16: speed of the same training steps, and of scoring.
+"""Compare fine-tuning in fp32 and bf16: speed of the same training steps, and of scoring.
 
     python benchmarks/finetune_precision.py [--shapes small v3-base translation] [--rounds 3] [--steps 6]
 
-One thread, timed by the CPU time of this process, so that other work on the machine disturbs little. The weights and
-the tokens are random; text lengths are uniform from 16 to 128 tokens (RTE's mean is about 70). ``translation`` is a
+Uses one thread and measures the CPU time of this process, so other work on the machine has little effect. Weights and
+tokens are random; text lengths are uniform from 16 to 128 tokens (RTE's mean is about 70). ``translation`` is a
 DeBERTa-D on the encoder of ``small``. Rounds alternate between the precisions, and so does the order within a round.
 Scoring runs without gradients under the same autocast as training; ``deberta evaluate`` itself always computes in fp32.
 """

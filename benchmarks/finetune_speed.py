@@ -1,10 +1,10 @@
-"""The same fine-tuning job twice: the plain Hugging Face way (Trainer, padding collator, its DeBERTa) and ours.
+"""Speed of the same fine-tuning job with plain Hugging Face (Trainer, padding collator, its DeBERTa) and with ours.
 
     python benchmarks/finetune_speed.py DATA --out FILE.json [--task rte] [--model DIR] [--rounds 3] [--steps 12]
 
-Both begin at the same weights (--model; by default random, a DeBERTa of 6 layers, 384 wide, with MiniLM's vocabulary),
-read the same examples, 32 a step, and train for the same number of steps; rounds alternate, and who goes first
-alternates too. A round trains both from the start with its own seed, then evaluates both on the whole dev set.
+Both start from the same weights (--model; by default a random DeBERTa with 6 layers, width 384 and MiniLM's
+vocabulary), read the same examples, 32 per step, and train for the same number of steps. The order alternates between
+rounds. Each round trains both from the start with its own seed, then evaluates both on the whole dev set.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Cached generation against computing everything again, and the price of a token by how many stand before it.
+"""Time of generation with and without the cache, and time per token by context length.
 
     python benchmarks/generation.py --threads 1 [--layers 6 --width 384] [--json figures.json]
 

@@ -1,10 +1,10 @@
-"""Our ONNX graph against transformers' model as torch exports it, both in ONNX Runtime, fp32 and int8, interleaved.
+"""Compare our ONNX graph with transformers' model exported by torch, in ONNX Runtime, fp32 and int8, interleaved.
 
     python benchmarks/onnx_export.py --threads 2                 # the classifier, 12 layers: what people deploy
     python benchmarks/onnx_export.py --threads 2 --head encoder  # no head: every row of every layer is computed
 
-``floor`` is our graph without any position term, a BERT: what is left when disentangled attention costs nothing. No
-graph of these matrix products can be faster than it, so hf / floor bounds what there is to gain in fp32.
+``floor`` is our graph without position terms, that is, a BERT: the time if disentangled attention cost nothing. No
+graph with these matrix products can be faster, so hf / floor is the largest possible speedup in fp32.
 """
 
 import argparse

@@ -1,9 +1,9 @@
-"""Rows a second of `deberta predict --file`, against a transformers pipeline with its best batch size; peak memory.
+"""Rows per second and peak memory of `deberta predict --file`, compared with a transformers pipeline.
 
     python benchmarks/predict_file.py MODEL TEXTS [--rows 100000] [--pipeline-rows 4000]
 
-MODEL is a folder of a DeBERTa classifier, TEXTS a file with a text a line (repeated up to ``--rows``). The pipeline
-runs stock transformers' DeBERTa on the first rows with each batch size in turn; its best rate counts.
+MODEL is the folder of a DeBERTa classifier, TEXTS a file with one text per line (repeated up to ``--rows``). The
+pipeline runs stock transformers' DeBERTa on the first rows with several batch sizes; the fastest one is compared.
 """
 
 import argparse

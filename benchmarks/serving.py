@@ -1,11 +1,12 @@
-"""The server under load on loopback: with batching, and the same model behind FastAPI one request at a time.
+"""Load test of the server on loopback: `deberta serve` with batching, and the same model in a plain FastAPI app.
 
     python benchmarks/serving.py MODEL TEXTS [--clients 32] [--requests 2000]
 
-MODEL is a folder of a classifier, TEXTS a file with a text a line. Both servers run as processes of their own, in turn.
-Prints requests a second and latencies at ``--clients``; how many answers differ from the predictor's own, of all that
-were asked; then four times as many clients as the line has room for: how quickly the 429s come, and whether it answers
-as before when they have gone.
+MODEL is the folder of a classifier, TEXTS a file with one text per line. The FastAPI app predicts one request at a
+time. Both servers run one after the other, in their own processes. Prints requests per second and latencies with
+``--clients`` clients, and how many of the answers differ from the predictor's. Then four times as many clients
+overload a server with a queue of 1,000 tokens: prints how fast the 429 responses arrive, and the speed after the
+overload.
 """
 
 import argparse

@@ -1,8 +1,9 @@
-"""SiFT on and off: five seeds each on RTE and CoLA, with p-values, and what a step costs.
+"""SiFT on and off: five seeds each on RTE and CoLA, with p-values and the cost of a step.
 
     python benchmarks/sift.py DATA --out DIR [--model DIR] [--seeds 5] [--epochs 3] [--only cola]
 
-DATA holds glue/RTE and glue/CoLA. Run again, it goes on where it was. The table is DIR/table.md.
+DATA contains glue/RTE and glue/CoLA. Repeat the command to resume an interrupted run. The results are written to
+DIR/table.md.
 """
 
 import argparse

@@ -1,10 +1,11 @@
-"""Token for token: ours and stock transformers against sentencepiece, on a real spm.model and real text.
+"""Compare token ids of our tokenizer and stock transformers with sentencepiece, on a real spm.model and real text.
 
     python benchmarks/tokenizer_parity.py SPM_MODEL TEXT_FILE... [--adversarial 20000]
 
-Every non-empty line is a text. Prints, per file, how many texts get other ids than sentencepiece gives, and the speed.
-`--adversarial N` adds N random strings of combining marks, jamo, compatibility forms, controls and unassigned code
-points: what no corpus has, and what decides whether the character map is really the same.
+Every non-empty line is one text. Prints, per file, how many texts get different ids from sentencepiece's, then the
+totals and the speed. `--adversarial N` adds N random strings of combining marks, jamo, compatibility forms, control
+characters and unassigned code points. These rarely occur in a corpus, but they test whether the character map is
+identical.
 """
 
 import argparse

@@ -1,12 +1,12 @@
-"""DeBERTa-D beside transformers' own encoder-decoder of the same size: same pairs, vocabulary, loop and wall-clock.
+"""Compare DeBERTa-D with transformers' Marian of the same size: same pairs, vocabulary, loop and wall-clock time.
 
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model deberta-d --minutes 60
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model marian --minutes 60
     python benchmarks/translation.py aeslc --data DATA/aeslc --out RUNS --model deberta-d --infill 20 --minutes 15
 
 ``--infill`` first trains for this many minutes on the sources alone: spans with 30 % of their words are replaced by one
-[MASK] each, and the decoder writes the whole text. An interrupted run resumes from its last checkpoint. Scores, samples
-and times are written to RUNS/TASK-MODEL/results.json; aeslc also has a baseline of leading words.
+[MASK] each, and the decoder generates the whole text. An interrupted run resumes from its last checkpoint. Scores,
+samples and times are written to RUNS/TASK-MODEL/results.json; aeslc also has a baseline of leading words.
 """
 
 import argparse

@@ -19,7 +19,7 @@ from debertakit.text.masking import Masking
 
 
 def bert_base() -> PretrainConfig:
-    """BERT base: static token masks and next-sentence prediction, WordPiece, 256 x 512 tokens a step."""
+    """BERT base: static token masks and next-sentence prediction, WordPiece, 256 x 512 tokens per step."""
     return PretrainConfig(
         name="bert-base",
         family="bert",
@@ -32,7 +32,7 @@ def bert_base() -> PretrainConfig:
 
 
 def roberta_base() -> PretrainConfig:
-    """RoBERTa base: dynamic masks, full sentences, no NSP, byte BPE, 8,192 x 512 tokens a step."""
+    """RoBERTa base: dynamic masks, full sentences, no NSP, byte BPE, 8,192 x 512 tokens per step."""
     return PretrainConfig(
         name="roberta-base",
         family="roberta",
@@ -45,7 +45,7 @@ def roberta_base() -> PretrainConfig:
 
 
 def albert_base() -> PretrainConfig:
-    """ALBERT base: factorised embeddings, one layer for all, n-gram masks, sentence order, 4,096 x 512 a step."""
+    """ALBERT base: factorised embeddings, shared layers, n-gram masks, sentence order, 4,096 x 512 per step."""
     return PretrainConfig(
         name="albert-base",
         family="albert",
@@ -59,7 +59,7 @@ def albert_base() -> PretrainConfig:
 
 
 def spanbert_base() -> PretrainConfig:
-    """SpanBERT base: geometric spans and their boundaries, single sequences, 256 x 512 tokens a step."""
+    """SpanBERT base: geometric spans, span-boundary objective, single sequences, 256 x 512 tokens per step."""
     base = bert_base()
     return replace(
         base,
@@ -73,7 +73,7 @@ def spanbert_base() -> PretrainConfig:
 
 
 def xlnet_base() -> PretrainConfig:
-    """XLNet base: the last sixth of a random order predicted, by spans of 1 to 5 words, 8,192 x 512 a step."""
+    """XLNet base: predicts the last sixth of a random order, in spans of 1 to 5 words, 8,192 x 512 per step."""
     return PretrainConfig(
         name="xlnet-base",
         family="xlnet",
@@ -97,33 +97,33 @@ def roberta_tiny() -> PretrainConfig:
 
 
 def albert_tiny() -> PretrainConfig:
-    """ALBERT, 4 x 128: words of 64, all layers one, n-gram masks, sentence order."""
+    """ALBERT, 4 x 128: word embeddings of 64, all layers shared, n-gram masks, sentence order."""
     fields = {"embedding_size": 64, "classifier_dropout_prob": 0.0, "share": "all"}
     return _tiny(albert_base(), "albert-tiny", {**_bert_shape(), **fields}, lr=1e-3)
 
 
 def albert_tiny_ffn() -> PretrainConfig:
-    """albert-tiny with the feed-forward layers shared, the attention not."""
+    """albert-tiny with only the feed-forward layers shared."""
     return _with(albert_tiny(), "albert-tiny-ffn", share="ffn")
 
 
 def albert_tiny_attention() -> PretrainConfig:
-    """albert-tiny with the attention shared, the feed-forward layers not."""
+    """albert-tiny with only the attention shared."""
     return _with(albert_tiny(), "albert-tiny-attention", share="attention")
 
 
 def spanbert_tiny() -> PretrainConfig:
-    """SpanBERT, 4 x 128: geometric spans, told also from the tokens around them."""
+    """SpanBERT, 4 x 128: geometric spans, also predicted from their boundary tokens."""
     return _tiny(spanbert_base(), "spanbert-tiny", _bert_shape(), lr=1e-3)
 
 
 def xlnet_tiny() -> PretrainConfig:
-    """XLNet, 4 x 128: the last sixth of a random order predicted, two streams, relative positions."""
+    """XLNet, 4 x 128: predicts the last sixth of a random order; two-stream attention, relative positions."""
     return _tiny(xlnet_base(), "xlnet-tiny", {**_xlnet_shape(4, 128, 4, 512), "dropout": 0.0}, lr=1e-3)
 
 
 def gpt2_tiny() -> PretrainConfig:
-    """GPT-2, 4 x 128: the next token from those before it; text and pieces as in DeBERTa's autoregressive recipes."""
+    """GPT-2, 4 x 128: next-token prediction, with the text and tokenizer of tiny-ar."""
     shape = {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 128}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = _tiny(roberta_base(), "gpt2-tiny", {**shape, **dropout}, lr=3e-3)  # better than 1e-3 (docs/generation.md)
@@ -131,13 +131,13 @@ def gpt2_tiny() -> PretrainConfig:
 
 
 def v1_tiny() -> PretrainConfig:
-    """tiny in DeBERTa v1's layout: every distance its own row, projections of their own for positions."""
+    """tiny in DeBERTa v1's layout: one embedding per distance, separate position projections."""
     v1 = {"model_type": "deberta", "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
     return _with(_tiny_deberta(), "v1-tiny", **v1)
 
 
 def v2_tiny() -> PretrainConfig:
-    """tiny in DeBERTa v2's layout: with the convolution beside the first layer."""
+    """tiny in DeBERTa v2's layout: with a convolution parallel to the first layer."""
     return _with(_tiny_deberta(), "v2-tiny", conv_kernel_size=3, conv_act="gelu")
 
 
@@ -152,17 +152,17 @@ def tiny_no_p2c() -> PretrainConfig:
 
 
 def tiny_no_emd_c2p() -> PretrainConfig:
-    """tiny without the mask decoder and content-to-position scores."""
+    """tiny without the mask decoder and without content-to-position scores."""
     return _with(tiny_no_c2p(), "tiny-no-emd-c2p", emd_steps=0)
 
 
 def tiny_no_emd_p2c() -> PretrainConfig:
-    """tiny without the mask decoder and position-to-content scores."""
+    """tiny without the mask decoder and without position-to-content scores."""
     return _with(tiny_no_p2c(), "tiny-no-emd-p2c", emd_steps=0)
 
 
 def tiny_absolute() -> PretrainConfig:
-    """tiny with absolute positions in the input and nothing else: the paper's RoBERTa-ReImp."""
+    """tiny with only absolute positions, in the input, and no mask decoder: the paper's RoBERTa-ReImp."""
     base = _tiny_deberta()
     off = {"relative_attention": False, "pos_att_type": [], "norm_rel_ebd": "none", "emd_steps": 0}
     plain = _with(base, "tiny-absolute", **off, position_biased_input=True)

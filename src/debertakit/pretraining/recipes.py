@@ -22,7 +22,7 @@ from debertakit.text.masking import Masking
 
 
 def deberta_base() -> PretrainConfig:
-    """DeBERTa base as published: 12 x 768, MLM + EMD, 78 GB, 10 days on 64 V100."""
+    """DeBERTa base as published: 12 x 768, MLM + EMD, 78 GB of text, 10 days on 64 V100s."""
     return PretrainConfig(
         name="deberta-base",
         model={**_without_vocabulary("deberta-base"), "emd_steps": 2},
@@ -34,13 +34,13 @@ def deberta_base() -> PretrainConfig:
 
 
 def deberta_large() -> PretrainConfig:
-    """DeBERTa large as published: 24 x 1024, 20 days on 96 V100."""
+    """DeBERTa large as published: 24 x 1024, 20 days on 96 V100s."""
     model = {**_without_vocabulary("deberta-large"), "emd_steps": 2}
     return replace(deberta_base(), name="deberta-large", model=model, gradient_checkpointing=True)
 
 
 def deberta_15b() -> PretrainConfig:
-    """DeBERTa 1.5B as published: 48 x 1536, convolution, 128 k vocabulary, 160 GB, 30 days on 256 V100."""
+    """DeBERTa 1.5B as published: 48 x 1536, convolution, vocabulary of 128 k, 160 GB, 30 days on 256 V100s."""
     base = deberta_large()
     return replace(
         base,
@@ -63,7 +63,7 @@ def deberta_mt() -> PretrainConfig:
 
 
 def tiny() -> PretrainConfig:
-    """Minutes on two CPU cores: 4 x 128, heads of 32, sequences of 64."""
+    """Trains in minutes on two CPU cores: 4 x 128, heads of 32, sequences of 64."""
     shape = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return PretrainConfig(
@@ -81,7 +81,7 @@ def tiny() -> PretrainConfig:
 
 
 def small() -> PretrainConfig:
-    """An hour or more on two CPU cores: 4 x 256, heads of 32, sequences of 128."""
+    """Trains in an hour or more on two CPU cores: 4 x 256, heads of 32, sequences of 128."""
     base = tiny()
     shape = {"hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024}
     return replace(
@@ -108,13 +108,13 @@ def small_no_emd() -> PretrainConfig:
 
 
 def tiny_mt() -> PretrainConfig:
-    """tiny with MLM and autoregressive LM jointly."""
+    """tiny trained on MLM and autoregressive LM jointly."""
     slower = tiny_ar_ap().optimizer
     return replace(tiny(), name="tiny-mt", objectives=Objectives(mlm=1.0, arlm=1.0), optimizer=slower)
 
 
 def tiny_ar() -> PretrainConfig:
-    """tiny as an autoregressive model alone, with relative positions alone (appendix A.4)."""
+    """tiny as a purely autoregressive model, with only relative positions (appendix A.4)."""
     base = _no_emd(tiny())
     return replace(base, name="tiny-ar", objectives=Objectives(mlm=0.0, arlm=1.0))
 
@@ -128,7 +128,7 @@ def tiny_ar_ap() -> PretrainConfig:
 
 
 def tiny_ar_absolute() -> PretrainConfig:
-    """tiny-ar with absolute positions in the input and nothing else."""
+    """tiny-ar with only absolute positions, in the input."""
     causal = tiny_ar()
     return replace(tiny_absolute(), name="tiny-ar-absolute", objectives=causal.objectives, optimizer=causal.optimizer)
 
@@ -137,7 +137,7 @@ ALL_MASKED = Masking("token", rate=0.15, mask=1.0, random=0.0)
 
 
 def deberta_v3_base() -> PretrainConfig:
-    """DeBERTaV3 base as published: 12 x 768, RTD + GDES, generator of 6 layers, 160 GB, 500 k steps of 8,192 x 512."""
+    """DeBERTaV3 base as published: 12 x 768, RTD + GDES, 6-layer generator, 160 GB, 500 k steps of 8,192 x 512."""
     return PretrainConfig(
         name="deberta-v3-base",
         model={**_without_vocabulary("deberta-v3-base"), "emd_steps": 2},
@@ -150,23 +150,23 @@ def deberta_v3_base() -> PretrainConfig:
 
 
 def deberta_v3_xsmall() -> PretrainConfig:
-    """DeBERTaV3 xsmall: 12 x 384, generator of 6 layers."""
+    """DeBERTaV3 xsmall: 12 x 384, 6-layer generator."""
     return _v3("deberta-v3-xsmall")
 
 
 def deberta_v3_small() -> PretrainConfig:
-    """DeBERTaV3 small: 6 x 768, generator of 3 layers."""
+    """DeBERTaV3 small: 6 x 768, 3-layer generator."""
     return _v3("deberta-v3-small")
 
 
 def deberta_v3_large() -> PretrainConfig:
-    """DeBERTaV3 large: 24 x 1024, generator of 12 layers."""
+    """DeBERTaV3 large: 24 x 1024, 12-layer generator."""
     base = _v3("deberta-v3-large")
     return replace(base, optimizer=replace(base.optimizer, lr=3e-4), gradient_checkpointing=True)
 
 
 def rtd() -> PretrainConfig:
-    """Go on from a v3 checkpoint (--init): RTD + GDES as in Microsoft's scripts, 100 k steps of 256 x 512."""
+    """Continue from a v3 checkpoint (--init): RTD + GDES as in Microsoft's scripts, 100 k steps of 256 x 512."""
     base = deberta_v3_base()
     return replace(
         base,
@@ -180,14 +180,14 @@ def rtd() -> PretrainConfig:
 
 
 def v3_tiny() -> PretrainConfig:
-    """Minutes on two CPU cores: tiny by RTD + GDES, with a generator of 2 layers."""
+    """DeBERTaV3 in minutes on two CPU cores: tiny with RTD + GDES and a 2-layer generator."""
     base = tiny()
     slower = replace(base.optimizer, lr=1e-3)  # at tiny's 3e-3 the discriminator learns nothing (docs/log.md)
     return replace(base, name="v3-tiny", masking=ALL_MASKED, rtd=Rtd(), optimizer=slower)
 
 
 def electra_small() -> PretrainConfig:
-    """ELECTRA small as published: 12 x 256, generator a quarter as wide, shared tables, joint steps, 128 tokens."""
+    """ELECTRA small as published: 12 x 256, generator a quarter as wide, shared embeddings, joint steps, 128 tokens."""
     return PretrainConfig(
         name="electra-small",
         family="electra",
@@ -202,7 +202,7 @@ def electra_small() -> PretrainConfig:
 
 
 def electra_tiny() -> PretrainConfig:
-    """Minutes on two CPU cores: ELECTRA, 4 x 128, with a generator of 2 layers and the same width."""
+    """ELECTRA in minutes on two CPU cores: 4 x 128, 2-layer generator of the same width."""
     base = tiny()
     only_deberta = ("position_buckets", "emd_steps")
     return replace(
@@ -217,7 +217,7 @@ def electra_tiny() -> PretrainConfig:
 
 
 def tiny_d() -> PretrainConfig:
-    """DeBERTa-D, 4 + 4 x 128, by span infilling: 30 % hidden, one [MASK] a span."""
+    """DeBERTa-D, 4 + 4 x 128, trained by span infilling: 30 % masked, one [MASK] per span."""
     base = tiny()
     return replace(
         base,
