@@ -79,10 +79,10 @@ def test_the_leaderboards_file(place, runs):
         (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--predict-test"), "--out"),
         (
             ("finetune", "--model", "{model}", "--out", "{a}", "--task", "rte", "--data", "{data}"),
-            "holds a run already",
+            "already contains a run",
         ),
         (("finetune", "--model", "{data}", "--out", "{data}/x", "--task", "rte", "--data", "{data}"), "no config.json"),
-        (("finetune", "--model", "{model}", "--out", "{data}/x"), "either a task"),
+        (("finetune", "--model", "{model}", "--out", "{data}/x"), "either --task and --data"),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, place, runs):

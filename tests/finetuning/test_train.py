@@ -61,7 +61,7 @@ def test_ten_lines_of_python(model, tmp_path):
     settings["max_length"] = record["max_length"]
     other = csv(tmp_path / "other.csv", tiny.sentences(32, seed=10))
     for given, name in (({"dev": other}, "dev '"), ({}, "dev '"), ({"dev": dev, "separator": " "}, "kind '")):
-        with pytest.raises(ValueError, match=f"run holds another run, with {name}.* instead of") as raised:
+        with pytest.raises(ValueError, match=f"run contains another run, with {name}.* instead of") as raised:
             finetune(model, out, **{**settings, **given})
         assert "\n" not in str(raised.value)
 
@@ -149,9 +149,9 @@ def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
     broken = part / "checkpoints" / "checkpoint-5"
     broken.mkdir()
     (broken / "trainer_state.json").write_text('{"epoch": 1.')  # cut short while it was written
-    with pytest.raises(ValueError, match=r"cut\.part holds a run already; go on with --resume"):
+    with pytest.raises(ValueError, match=r"cut\.part already contains a run\. Use --resume"):
         finetune(model, tmp_path / "cut", **settings)
-    with pytest.raises(ValueError, match=r"holds another run, with lr 0\.005 instead of 0\.1"):
+    with pytest.raises(ValueError, match=r"contains another run, with lr 0\.005 instead of 0\.1"):
         finetune(model, tmp_path / "cut", **{**settings, "lr": 0.1}, resume=True)
     state = part / "checkpoints" / "checkpoint-4" / "trainer_state.json"
     assert 0 < seconds_before(state.parent) < 600
@@ -198,7 +198,7 @@ def test_questions_that_always_have_answers_are_always_answered(model, tmp_path)
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "either a task"),
+        ({}, "pass either --task and --data"),
         ({"task": "rte", "text": "a", "data": "x"}, "text"),
         ({"task": "rte"}, "rte needs its data"),
         ({"task": "rtte", "data": "x"}, "did you mean rte"),
@@ -208,8 +208,8 @@ def test_questions_that_always_have_answers_are_always_answered(model, tmp_path)
         ({"task": "rte", "lora": 4, "freeze_encoder": True}, "lora"),
         ({"task": "rte", "seeds": 0}, "seeds is 0"),
         ({"train": "nowhere.csv", "colour": "red"}, "colour"),
-        ({"task": "rte", "data": "x", "dev": "dev.csv"}, "dev: not for a benchmark"),
-        ({"train": "nowhere.csv", "data": "x"}, "data: the folder of a benchmark"),
+        ({"task": "rte", "data": "x", "dev": "dev.csv"}, "dev is not for a benchmark"),
+        ({"train": "nowhere.csv", "data": "x"}, "data is only for a benchmark"),
         ({"task": "rte", "data": "x", "evaluate_every": 0}, "evaluate_every is 0"),
     ],
 )
@@ -225,15 +225,15 @@ def test_places_that_a_run_could_not_be_put_in(tmp_path):
     for name in ("file", "other.part"):
         lines(tmp_path / name, "mine")
     for out, seeds in (("file", 1), ("file", 2), ("other", 1)):
-        with pytest.raises(ValueError, match=r"(file|other\.part) is a file; choose another folder"):
+        with pytest.raises(ValueError, match=r"(file|other\.part) is a file; choose another --out"):
             finetune("nowhere", tmp_path / out, seeds=seeds, **given)
     single = lines(tmp_path / "single" / "run.json", "{}").parent
-    with pytest.raises(ValueError, match="single holds a single run; choose another folder for 5 of them"):
+    with pytest.raises(ValueError, match="single contains a single run; choose another --out for 5 runs"):
         finetune("nowhere", single, seeds=5, **given)
     lines(tmp_path / "seeds" / "seed-3" / "run.json", "{}")
-    with pytest.raises(ValueError, match=r"seeds/seed-3 holds a run already; go on with --resume"):
+    with pytest.raises(ValueError, match=r"seeds/seed-3 already contains a run\. Use --resume"):
         finetune("nowhere", tmp_path / "seeds", seeds=5, **given)
-    with pytest.raises(ValueError, match=r"seeds holds no run to go on with: no run\.json in it"):
+    with pytest.raises(ValueError, match=r"seeds has no run to resume \(no run\.json\)"):
         finetune("nowhere", tmp_path / "seeds", resume=True, **given)
 
 

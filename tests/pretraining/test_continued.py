@@ -128,7 +128,7 @@ def test_how_long_a_grown_generator_is_warmed_up_has_to_be_said_with_minutes(tok
     with pytest.raises(ValueError, match=r"--set rtd.warmup_steps=N"):
         adopt(rtd, str(tmp_path))
     assert adopt(settings.override(rtd, ["rtd.warmup_steps=7"]), str(tmp_path)).rtd.warmup_steps == 7
-    with pytest.raises(ValueError, match="leave the discriminator nothing"):
+    with pytest.raises(ValueError, match=r"rtd\.warmup_steps=10 must be less than steps=10"):
         settings.override(recipe("rtd"), ["steps=10", "rtd.warmup_steps=10"])
 
 
@@ -207,9 +207,9 @@ def test_a_wrong_init_is_one_clear_error(material, tokenizer, tmp_path):
             pretrain(name, material, tmp_path / "out", *more)
         assert not (tmp_path / "out").exists()
 
-    refused("rtd goes on from a checkpoint: give --init")
+    refused("rtd continues from a checkpoint: pass --init")
     refused("no folder and no hub model", "--init", "nowhere/at-all")
-    refused("--init-generator goes with --init", "--init-generator", "x", name="v3-tiny")
+    refused("--init-generator needs --init", "--init-generator", "x", name="v3-tiny")
     v3_folder(tmp_path / "v3", tokenizer)
     refused("of the family electra", "--init", tmp_path / "v3", name="electra-tiny")
     (tmp_path / "v3/tokenizer.json").unlink()

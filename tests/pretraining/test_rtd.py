@@ -404,11 +404,11 @@ def test_settings_are_fields_like_others():
     for change, message in [
         ("rtd.sharring=es", "did you mean rtd.sharing"),
         ("rtd.sharing=some", "gdes"),
-        ("rtd.weight=0", "above 0"),
-        ("rtd.generator_width=2", "at most 1"),
+        ("rtd.weight=0", "must be > 0"),
+        ("rtd.generator_width=2", "must be > 0 and <= 1"),
         ("masking.one_mask_per_span=true", "one_mask_per_span=false"),
-        ("objectives.nsp=1", "mlm alone"),
-        ("rtd=none", "name one of its fields"),
+        ("objectives.nsp=1", "mlm only"),
+        ("rtd=none", "set one of its fields, rtd.FIELD"),
     ]:
         with pytest.raises(ValueError, match=message):
             override(recipe("v3-tiny"), [change])

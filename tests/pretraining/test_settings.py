@@ -37,16 +37,16 @@ def test_values_are_read_as_their_field():
         ("optimizer.lrr=1", "did you mean optimizer.lr"),
         ("optimzer.lr=1", "did you mean optimizer"),
         ("model.hiden_size=3", "did you mean model.hidden_size"),
-        ("optimizer.lr=fast", "optimizer.lr='fast': should be float"),
-        ("steps=2.5", "steps='2.5': should be int"),
+        ("optimizer.lr=fast", "optimizer.lr='fast': expected float"),
+        ("steps=2.5", "steps='2.5': expected int"),
         ("data.mode=pages", "documents"),
-        ("optimizer=3", "name one of its fields"),
-        ("steps.more=3", "no fields of its own"),
+        ("optimizer=3", "set one of its fields, optimizer.FIELD"),
+        ("steps.more=3", "steps has no fields"),
         ("steps", "field=value"),
         ("masking.rate=2", "between 0 and 1"),
-        ("minutes=-1", "above 0"),
-        ("data.micro_tokens=0", "data.micro_tokens=0: at least 1"),
-        ("data.validation=-1", "0 or more"),
+        ("minutes=-1", "must be > 0"),
+        ("data.micro_tokens=0", "data.micro_tokens=0: must be >= 1"),
+        ("data.validation=-1", "must be >= 0"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -60,7 +60,7 @@ def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(ValueError, match="no config"):
         recipe("nowhere/run.json")
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(ValueError, match="not the config of a run"):
+    with pytest.raises(ValueError, match="not a run config"):
         load(tmp_path / "run.json")
 
 
@@ -94,7 +94,7 @@ def test_the_command_goes_from_text_to_a_model_that_fills_masks(material, tmp_pa
     with pytest.raises(ValueError, match="--tokenizer"):
         deberta("pretrain", "tiny", "--corpus", out / "corpus", "--out", tmp_path / "again", *options)
     foreign = ["--tokenizer", material / "tokenizer", "--out", tmp_path / "again"]
-    with pytest.raises(ValueError, match="by another tokenizer"):
+    with pytest.raises(ValueError, match="with another tokenizer"):
         deberta("pretrain", "tiny", "--corpus", out / "corpus", *foreign, *options)
     again = ["--tokenizer", out / "tokenizer", "--out", tmp_path / "again"]
     deberta("pretrain", out / "run.json", "--corpus", out / "corpus", *again, "--set", "steps=1")

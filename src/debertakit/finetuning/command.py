@@ -33,7 +33,7 @@ def run_predict_test(model: Path, task: str, data: Path, out: Path) -> None:
     splits = chosen.read(data)
     found = [name for name in chosen.files if splits.get(name)]
     if not found or chosen.write is None:
-        raise ValueError(f"{data}: no test set of {task} there; it has {', '.join(splits)}")
+        raise ValueError(f"{data}: no test set for {task}; available splits: {', '.join(splits)}")
     evaluator = load_evaluator(model, chosen)
     out.mkdir(parents=True, exist_ok=True)
     for name in found:

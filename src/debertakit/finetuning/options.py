@@ -48,19 +48,21 @@ class Options:
         for name in ("epochs", "lr", "batch_size", "gradient_accumulation", "max_length", "lora", "early_stopping"):
             value = getattr(self, name)
             if value is not None and value <= 0:
-                raise ValueError(f"{name} is {value}; it must be more than 0")
+                raise ValueError(f"{name} is {value}; it must be > 0")
         for name in ("warmup", "weight_decay", "sift_lambda", "sift_step", "sift_init"):
             value = getattr(self, name)
             if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}; it cannot be negative")
+                raise ValueError(f"{name} is {value}; it must be >= 0")
         if not 0 < self.layer_decay <= 1:
-            raise ValueError(f"layer_decay is {self.layer_decay}; it lies between 0 and 1")
+            raise ValueError(f"layer_decay is {self.layer_decay}; it must be > 0 and <= 1")
         if self.precision not in PRECISIONS:
             raise ValueError(f"unknown precision {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.lora is not None and self.freeze_encoder:
-            raise ValueError("lora already leaves the encoder's own weights alone; take it or freeze_encoder")
+            raise ValueError("lora already freezes the encoder's own weights; use either lora or freeze_encoder")
         if self.batch_size is not None and self.batch_size % self.gradient_accumulation:
-            raise ValueError(f"batch_size={self.batch_size} does not divide into {self.gradient_accumulation} parts")
+            raise ValueError(
+                f"batch_size={self.batch_size} is not a multiple of gradient_accumulation={self.gradient_accumulation}"
+            )
 
 
 def settle(options: Options, recipe: Hyperparameters) -> Options:

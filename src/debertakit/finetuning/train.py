@@ -111,12 +111,12 @@ def finetune(
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("fine-tuning runs in one process; start it without torchrun")
     if seeds < 1:
-        raise ValueError(f"seeds is {seeds}; at least one is needed")
+        raise ValueError(f"seeds is {seeds}; it must be >= 1")
     names = set(Options.__dataclass_fields__)
     options = Options(**{key: value for key, value in others.items() if key in names})
     columns = {key: value for key, value in others.items() if key not in names}
     if options.evaluate_every is not None and options.evaluate_every < 1:
-        raise ValueError(f"evaluate_every is {options.evaluate_every}; it must be more than 0")
+        raise ValueError(f"evaluate_every is {options.evaluate_every}; it must be > 0")
     folder = Path(out)
     seeded = [(number, folder / f"seed-{number}") for number in range(seed, seed + seeds)]
     runs = [each for _, each in seeded] if seeds > 1 else [folder]
@@ -139,11 +139,11 @@ def finetune(
 def check_folders(out: Path, runs: Sequence[Path], resume: bool) -> None:
     """Raise before training starts if a run could not be saved in these folders."""
     if runs != [out] and (out / "run.json").exists():
-        raise ValueError(f"{out} holds a single run; choose another folder for {len(runs)} of them")
+        raise ValueError(f"{out} contains a single run; choose another --out for {len(runs)} runs")
     parts = [_part(run) for run in runs]
     for folder in (out, *runs, *parts):
         if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; choose another folder")
+            raise ValueError(f"{folder} is a file; choose another --out")
     for folder in (*runs, *parts):
         _check_run(folder, resume)
 
@@ -152,9 +152,9 @@ def _check_run(folder: Path, resume: bool) -> None:
     if not folder.is_dir() or not any(folder.iterdir()):
         return
     if not resume:
-        raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
     if not (folder / "run.json").is_file():
-        raise ValueError(f"{folder} holds no run to go on with: no run.json in it; choose another folder")
+        raise ValueError(f"{folder} has no run to resume (no run.json); choose another --out")
 
 
 def _part(out: Path) -> Path:
@@ -185,24 +185,24 @@ def open_data(
 ) -> tuple[Task, dict[str, list[Any]]]:
     """Return the task and its splits, which include at least "train" and "dev"."""
     if (task is None) == (train is None):
-        raise ValueError("give either a task and its folder of data, or a file to train on")
+        raise ValueError("pass either --task and --data, or --train FILE")
     if task is not None:
         if dev is not None:
-            raise ValueError("dev: not for a benchmark, which has a dev set of its own")
+            raise ValueError("dev is not for a benchmark, which has its own dev set")
         if columns:
-            raise ValueError(f"{', '.join(columns)}: not for a benchmark, whose files are known (and no option either)")
+            raise ValueError(f"unknown option for a benchmark: {', '.join(columns)} (columns are for your own files)")
         chosen = benchmarks.task(task) if isinstance(task, str) else task
         splits = read_benchmark(chosen, data)
     else:
         if data is not None:
-            raise ValueError("data: the folder of a benchmark, and a file is given to train on")
+            raise ValueError("data is only for a benchmark; it cannot be combined with train")
         try:
             chosen = own_task(Path(train), Path(dev) if dev is not None else None, **columns)
         except TypeError as error:  # an unknown keyword
             raise ValueError(str(error).replace("own_task()", "finetune()")) from None
         splits = dict(chosen.read(Path()))
     if not splits.get("train"):
-        raise ValueError(f"{data or train}: there is nothing to train on")
+        raise ValueError(f"{data or train}: no training examples")
     if not splits.get("dev"):
         splits["train"], splits["dev"] = hold_out(splits["train"])
         print(f"no dev set: {len(splits['dev'])} examples of the training data are held out", file=sys.stderr)
@@ -212,7 +212,7 @@ def open_data(
 def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """Split off a dev set. The split does not depend on the seed."""
     if len(examples) < 2:
-        raise ValueError("one example is too few to hold some out; give a dev set")
+        raise ValueError("cannot hold out a dev set from a single example; pass a dev set")
     count = max(1, min(int(HELD_OUT * len(examples)), MOST_HELD_OUT))
     chosen = set(np.random.default_rng(0).permutation(len(examples))[:count].tolist())
     return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
@@ -227,7 +227,7 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Optio
     recipe = hyperparameters(task.name, size, sift=options.sift)
     longest, ends_there = longest_input(network, tokenizer)
     if options.max_length is not None and options.max_length > longest and ends_there:
-        raise ValueError(f"max_length is {options.max_length}, and {model} has positions for {longest} tokens only")
+        raise ValueError(f"max_length is {options.max_length}, but {model} only has positions for {longest} tokens")
     length = options.max_length or min(recipe.max_length or sys.maxsize, longest)
     if options.max_length is None and recipe.max_length is None:
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
@@ -293,8 +293,8 @@ def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
             for name, value in json.loads(json.dumps(record)).items():
                 if before.get(name, value) != value:
                     raise ValueError(
-                        f"{folder} holds another run, with {name} {before[name]!r} instead of {value!r}; "
-                        "choose another folder"
+                        f"{folder} contains another run, with {name} {before[name]!r} instead of {value!r}; "
+                        "choose another --out"
                     )
             if folder == out:
                 metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))

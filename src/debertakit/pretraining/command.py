@@ -32,7 +32,9 @@ def run(
     resumed = resume and (out / "run.json").exists()
     config = settings.load(out / "run.json") if resumed else recipe(name)
     if resumed and recipe(name).name != config.name:
-        raise ValueError(f"{out} is a run of {config.name}, not of {name}: resume it as such, or choose another folder")
+        raise ValueError(
+            f"{out} is a run of {config.name}, not of {name}; resume it with {config.name}, or choose another --out"
+        )
     if minutes is not None:
         assignments = [*assignments, f"minutes={minutes}"]
     config = settings.override(config, assignments)
@@ -41,13 +43,13 @@ def run(
         config = settings.override(config, [each for each in assignments if each.strip().startswith("model.")])
     if config.minutes is None and config.optimizer.warmup_steps >= config.steps:
         warmup = f"optimizer.warmup_steps={config.optimizer.warmup_steps:,}"
-        print(f"{warmup} is more than steps={config.steps:,}: the rate will stay low", file=sys.stderr)
+        print(f"{warmup} is not less than steps={config.steps:,}: the learning rate will stay low", file=sys.stderr)
     if not config.model:
-        raise ValueError(f"the recipe {config.name} goes on from a checkpoint: give --init MODEL")
+        raise ValueError(f"the recipe {config.name} continues from a checkpoint: pass --init MODEL")
     if init_generator is not None and init is None:
-        raise ValueError("--init-generator goes with --init")
+        raise ValueError("--init-generator needs --init")
     if not resume and any((out / "checkpoints").glob("step-*")):
-        raise ValueError(f"{out} holds a run already; go on with --resume, or choose another folder")
+        raise ValueError(f"{out} already contains a run. Use --resume to continue it, or choose another --out.")
     world = distributed.start(config.parallel)
     if world.main:  # the other ranks wait, then open the result
         get_corpus(config, corpus, get_tokenizer(config, tokenizer, corpus, out), out)
@@ -72,7 +74,7 @@ def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: P
 
 def _train(config: PretrainConfig, corpus: str) -> Any:
     if (Path(corpus) / MANIFEST).exists():
-        raise ValueError(f"{corpus} is tokenised already: give the --tokenizer that it was prepared with")
+        raise ValueError(f"{corpus} is already tokenised: pass the --tokenizer that it was prepared with")
     text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in source(corpus).pieces())
     return train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
@@ -82,7 +84,7 @@ def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -
     if (Path(corpus) / MANIFEST).exists():
         prepared = Corpus.open(corpus)
         if prepared.manifest["tokenizer"] != tokenizer_hash(tokenizer):
-            raise ValueError(f"{corpus} was tokenised by another tokenizer: give that one, or the text itself")
+            raise ValueError(f"{corpus} was tokenised with another tokenizer: pass that tokenizer, or the text")
         return prepared
     data = config.data
     return prepare(

@@ -121,8 +121,8 @@ def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict
             progress.step -= progress.bad_steps
             keep()
             raise Diverged(
-                f"the loss or its gradient was not finite in {progress.bad_steps} steps in a row; stopped, the state "
-                f"of step {progress.step} is kept. Go on with --resume and a lower rate (--set optimizer.lr=...)"
+                f"loss or gradient was not finite for {progress.bad_steps} consecutive steps. Saved step "
+                f"{progress.step} and stopped; resume with a lower learning rate: --resume --set optimizer.lr=..."
             )
         window.add(result)
         last = run.done >= 1
@@ -262,7 +262,7 @@ def make_trainee(
     try:
         models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
     except (KeyError, ZeroDivisionError) as error:  # raised inside a transformers model
-        raise ValueError(f"no model of {config.family} can be made of these model.* fields: {error}") from None
+        raise ValueError(f"cannot build a model of family {config.family} from these model.* fields: {error}") from None
     if init is not None:
         line = continued.load(models, init, config.init_generator)
         if world.main:
@@ -289,7 +289,7 @@ def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool)
 def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> None:
     """Write the resolved config. Raise if the folder has checkpoints and ``resume`` is False."""
     if not resume and any((folder / "checkpoints").glob("step-*")):
-        raise ValueError(f"{folder} holds a run already; go on with --resume, or choose another folder")
+        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
     world.barrier()
     if world.main:
         folder.mkdir(parents=True, exist_ok=True)

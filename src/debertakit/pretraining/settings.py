@@ -37,9 +37,9 @@ class Data:
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "step_tokens", "micro_tokens"):
             if getattr(self, name) < 1:
-                raise ValueError(f"data.{name}={getattr(self, name)}: at least 1")
+                raise ValueError(f"data.{name}={getattr(self, name)}: must be >= 1")
         if self.validation < 0:
-            raise ValueError(f"data.validation={self.validation}: 0 or more")
+            raise ValueError(f"data.validation={self.validation}: must be >= 0")
 
     def parts(self, ranks: int) -> int:
         """Number of parts of a step, the same for each rank."""
@@ -67,11 +67,11 @@ class Rtd:
 
     def __post_init__(self) -> None:
         if self.weight <= 0 or self.temperature <= 0:
-            raise ValueError(f"rtd.weight={self.weight}, rtd.temperature={self.temperature}: above 0")
+            raise ValueError(f"rtd.weight={self.weight}, rtd.temperature={self.temperature}: both must be > 0")
         if not 0 < self.generator_width <= 1:
-            raise ValueError(f"rtd.generator_width={self.generator_width}: above 0, at most 1")
+            raise ValueError(f"rtd.generator_width={self.generator_width}: must be > 0 and <= 1")
         if self.generator_layers < 0 or (self.warmup_steps or 0) < 0:
-            raise ValueError("rtd.generator_layers and rtd.warmup_steps: 0 or more")
+            raise ValueError("rtd.generator_layers and rtd.warmup_steps must be >= 0")
         _one_of(self, "rtd.", "sharing", "steps")
 
 
@@ -116,29 +116,31 @@ class PretrainConfig:
     def __post_init__(self) -> None:
         for name in ("steps", "log_every", "evaluate_every", "checkpoint_every", "keep_last", "max_bad_steps"):
             if getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)}: at least 1")
+                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
         if self.minutes is not None and self.minutes <= 0:
-            raise ValueError(f"minutes={self.minutes}: above 0")
+            raise ValueError(f"minutes={self.minutes}: must be > 0")
         if self.rtd is not None and self.minutes is None and (self.rtd.warmup_steps or 0) >= self.steps:
             raise ValueError(
-                f"rtd.warmup_steps={self.rtd.warmup_steps}, which train the generator alone, leave the discriminator "
-                f"nothing of steps={self.steps}: set it lower"
+                f"rtd.warmup_steps={self.rtd.warmup_steps} must be less than steps={self.steps}: "
+                "the discriminator is not trained during warm-up"
             )
         objectives = self.objectives
         if self.masking.one_mask_per_span and max(objectives.refinement, objectives.sbo, objectives.plm) > 0:
-            raise ValueError("refinement, sbo and plm need a place for each token: set masking.one_mask_per_span=false")
+            raise ValueError("refinement, sbo and plm need one position per token: set masking.one_mask_per_span=false")
         if self.data.mode == "blocks" and max(objectives.nsp, objectives.sop) > 0:
-            raise ValueError("nsp and sop pair texts of one document, a block may hold two: set data.mode=documents")
+            raise ValueError("nsp and sop need single documents, but a block can span several: set data.mode=documents")
         if self.family != "deberta" and (self.compile or self.parallel == "fsdp2"):
-            raise ValueError(f"compile and parallel=fsdp2 are for family=deberta; {self.family} trains with ddp")
+            raise ValueError(f"compile and parallel=fsdp2 need family=deberta; {self.family} trains with ddp")
         if self.rtd is not None and self.family not in ("deberta", "electra"):
-            raise ValueError(f"rtd trains the families deberta and electra, not {self.family}")
+            raise ValueError(f"rtd supports the families deberta and electra, not {self.family}")
         if self.rtd is not None and set(self.objectives.weights) != {"mlm"}:
-            raise ValueError(f"rtd trains its generator by mlm alone, not by {', '.join(self.objectives.weights)}")
+            raise ValueError(
+                f"rtd trains its generator with mlm only; the objectives are {', '.join(self.objectives.weights)}"
+            )
         if self.rtd is not None and self.masking.one_mask_per_span:
-            raise ValueError("rtd writes one word over each hidden one: set masking.one_mask_per_span=false")
+            raise ValueError("rtd replaces each masked token with one token: set masking.one_mask_per_span=false")
         if self.init_generator is not None and (self.rtd is None or self.init is None):
-            raise ValueError("init_generator goes with init and a recipe that has rtd")
+            raise ValueError("init_generator needs init and a recipe with rtd")
         _one_of(self, "", "family", "precision", "parallel", "tracker")
 
     def to_json(self) -> str:
@@ -168,7 +170,7 @@ def load(path: Path) -> PretrainConfig:
     try:
         return from_json(path.read_text(encoding="utf-8"))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not the config of a run: {error}") from None
+        raise ValueError(f"{path} is not a run config: {error}") from None
 
 
 def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
@@ -177,17 +179,19 @@ def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
     for assignment in assignments:
         path, equals, text = (piece.strip() for piece in assignment.partition("="))
         if not equals:
-            raise ValueError(f"--set {assignment}: write it as field=value")
+            raise ValueError(f"--set {assignment}: expected field=value")
         head, dot, name = path.partition(".")
         known([head], PretrainConfig, "")
         nested = head == "model" or head in PARTS
         if nested != bool(dot):
-            raise ValueError(f"{path}: " + ("name one of its fields" if nested else f"{head} has no fields of its own"))
+            raise ValueError(
+                f"{path}: " + (f"set one of its fields, {head}.FIELD" if nested else f"{head} has no fields")
+            )
         if head == "model":
             values[head][name] = _model_value(values["family"], name, text)
         elif nested:
             if values[head] is None:
-                raise ValueError(f"{path}: this recipe trains no discriminator; begin with v3-tiny or another of v3")
+                raise ValueError(f"{path}: this recipe has no discriminator; use v3-tiny or another v3 recipe")
             known([name], PARTS[head], f"{head}.")
             values[head][name] = parse(text, typing.get_type_hints(PARTS[head])[name], path)
         else:
@@ -225,7 +229,7 @@ def parse(text: str, kind: Any, name: str) -> Any:
         elif choice is str:
             return text
     names = [str(typing.get_args(c) or getattr(c, "__name__", c)) for c in choices]
-    raise ValueError(f"{name}={text!r}: should be {' or '.join(names)}")
+    raise ValueError(f"{name}={text!r}: expected {' or '.join(names)}")
 
 
 def _one_of(part: Any, where: str, *names: str) -> None:
@@ -233,7 +237,7 @@ def _one_of(part: Any, where: str, *names: str) -> None:
     for name in names:
         choices, value = typing.get_args(hints[name]), getattr(part, name)
         if value not in choices:
-            raise ValueError(f"{where}{name}={value!r}: {', '.join(choices)}")
+            raise ValueError(f"{where}{name}={value!r}: choose from {', '.join(choices)}")
 
 
 def known(names: Iterable[str], kind: Any, where: str) -> None:
@@ -242,5 +246,5 @@ def known(names: Iterable[str], kind: Any, where: str) -> None:
     for name in names:
         if name not in choices:
             close = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {where}{close[0]}?" if close else f"it has {', '.join(choices)}"
+            hint = f"did you mean {where}{close[0]}?" if close else f"choose from {', '.join(choices)}"
             raise ValueError(f"unknown field {where}{name}; {hint}")

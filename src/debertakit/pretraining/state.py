@@ -92,10 +92,10 @@ def save(
         if world.main:
             shutil.rmtree(aside, ignore_errors=True)
         before = newest(root)
-        kept = f"the checkpoint of step {before[0]} is intact" if before else "there was none before it"
+        kept = f"the checkpoint of step {before[0]} is intact" if before else "there is no earlier checkpoint"
         raise OSError(
             f"cannot write the checkpoint of step {progress.step} to {root}: {error}; {kept}. "
-            "Free some space and go on with --resume"
+            "Free some disk space and continue with --resume"
         ) from error
     world.barrier()
     return final
@@ -227,7 +227,7 @@ def load(folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Opt
         missing, unexpected = nn.Module.load_state_dict(trainee, weights, strict=False)
         if missing or unexpected:
             raise ValueError(
-                f"{folder} is of another model: {len(missing)} tensors missing, {len(unexpected)} unexpected"
+                f"{folder} belongs to another model: {len(missing)} tensors missing, {len(unexpected)} unexpected"
             )
     _read_optimizer(folder, trainee, optimizer, world)
     generators = torch.load(folder / "rng.pt", weights_only=True)
@@ -240,7 +240,7 @@ def _read_optimizer(
     folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World
 ) -> None:
     if world.sharded != (folder / "optimizer").exists():
-        raise ValueError(f"{folder} was written with parallel={'ddp' if world.sharded else 'fsdp2'}; go on with that")
+        raise ValueError(f"{folder} was written with parallel={'ddp' if world.sharded else 'fsdp2'}; resume with that")
     if world.sharded:
         import torch.distributed.checkpoint as dcp
 
