@@ -116,7 +116,7 @@ def finetune(
     dev_source: Annotated[Path | None, typer.Option(help="Dev-set sources, one per line, instead of --dev.")] = None,
     dev_target: Annotated[Path | None, typer.Option(help="Dev-set targets, one per line.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(help="Translation, summarisation: minutes instead of --epochs.")
+        float | None, typer.Option(help="Translation, summarisation: minutes, instead of --epochs.")
     ] = None,
     max_target: Annotated[int | None, typer.Option(help="Maximum tokens per target text. Default: 128.")] = None,
     decoder_layers: Annotated[int | None, typer.Option(help="Layers of a new decoder. Default: the encoder's.")] = None,
@@ -221,7 +221,7 @@ def evaluate(
         Path | None, typer.Option(help="Text file for measuring an autoregressive model's perplexity.")
     ] = None,
     window: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens per window.")] = None,
-    stride: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens between windows.")] = None,
+    stride: Annotated[int | None, typer.Option(min=1, help="With --perplexity: tokens from window to window.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for predictions.")] = None,
 ) -> None:
     """Score a fine-tuned model, write leaderboard predictions, compare two runs, or measure perplexity."""

@@ -28,7 +28,7 @@ def predict(
     column: Annotated[list[str] | None, typer.Option(help="field=column, if their names differ; repeatable.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="zero-shot: candidate label; repeatable.")] = None,
     template: Annotated[str | None, typer.Option(help="zero-shot: template. Default: 'This example is {}.'")] = None,
-    long: Annotated[str, typer.Option(help="Texts over the model's length: windows, whole or cut.")] = "windows",
+    long: Annotated[str, typer.Option(help="How to read texts that are too long: windows, whole or cut.")] = "windows",
     max_length: Annotated[int | None, typer.Option(help="Maximum tokens; --long handles longer texts.")] = None,
     backend: Annotated[str, typer.Option(help="torch, or onnx for a folder from 'deberta export onnx'.")] = "torch",
     json: Annotated[bool, typer.Option("--json", help="Print all scores as JSON.")] = False,
