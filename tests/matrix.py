@@ -98,7 +98,8 @@ def main() -> None:
 
 def run(row: Row, folder: Path, workers: str) -> dict:
     python = install(row, folder) if row.python else Path(sys.executable)
-    environment = {**os.environ, **row.environment}
+    # PYTHONPATH: an environment in --folder may have been installed from another checkout
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src"), **row.environment}
     probe = subprocess.run(
         [python, "-W", "ignore", "-c", PROBE], env=environment, cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -107,9 +108,9 @@ def run(row: Row, folder: Path, workers: str) -> dict:
     command = [python, "-m", "pytest", "-n", workers, "--dist", "worksteal", f"--junitxml={report}", *row.tests]
     start = time.monotonic()
     with log.open("w") as output:
-        subprocess.run(command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT)
+        code = subprocess.run(command, env=environment, cwd=ROOT, stdout=output, stderr=subprocess.STDOUT).returncode
     if not report.exists():
-        raise SystemExit(f"{row.name}: pytest wrote no report; see {log}")
+        raise SystemExit(f"{row.name}: pytest ended with exit code {code} and wrote no report; see {log}")
     suite = ElementTree.parse(report).getroot().find("testsuite")
     counts = {name: int(suite.get(name)) for name in ("tests", "failures", "errors", "skipped")}
     failed = counts["failures"] + counts["errors"]
