@@ -22,10 +22,10 @@ from typing import Any
 
 import numpy as np
 
-from debertakit.finetuning.features import Row
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Result
+from debertakit.tasks.features import TokenRow
 
 MASK_TOKENS = 8
 """Cost of a mask in the batch budget, in tokens: the logits of a mask are as wide as the vocabulary."""
@@ -45,7 +45,7 @@ class TooLarge(Exception):
 
 @dataclass(eq=False)
 class Job:
-    rows: list[Row]
+    rows: list[TokenRow]
     tokens: int
     masks: int
     done: "asyncio.Future[list[np.ndarray]]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -109,7 +109,7 @@ class Batcher:
         if self.waiting and self.waiting + tokens > self.limit:
             raise Busy(max(1, math.ceil(self.waiting / self.rate)))
 
-    def _encode(self, items: Sequence[Input]) -> tuple[list[Row], int]:
+    def _encode(self, items: Sequence[Input]) -> tuple[list[TokenRow], int]:
         """Return the rows and the number of masks in them."""
         rows = self.predictor.encode(items)
         if not isinstance(self.predictor, MaskFiller):
@@ -140,7 +140,7 @@ class Batcher:
             while not self.line:
                 self.arrived.clear()
                 await self.arrived.wait()
-            if self.waiting < self.predictor.budget and self.wait:
+            if sum(job.weight for job in self.line) < self.predictor.budget and self.wait:
                 await asyncio.sleep(self.wait)
             await self._run(self._take())
 
