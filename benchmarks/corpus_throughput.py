@@ -18,8 +18,8 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from debertakit.text.corpus import prepare
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
 
 
 def main() -> None:

@@ -18,9 +18,9 @@ from pathlib import Path
 from statistics import median
 
 from debertakit.pretraining.command import get_corpus, get_tokenizer
-from debertakit.pretraining.log import read
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import override
+from debertakit.training.log import read
 
 SMALL = [name for name in RECIPES if "tiny" in name]
 

@@ -20,15 +20,15 @@ from transformers.utils import logging
 
 from debertakit import DebertaForSequenceClassification
 from debertakit.config import DebertaConfig, preset
-from debertakit.finetuning.batches import Collator
-from debertakit.finetuning.features import Row
-from debertakit.finetuning.losses import task_logits
 from debertakit.finetuning.seq2seq import Batches, labelled_logits
 from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.precision import autocast
-from debertakit.pretraining.optim import make_optimizer
 from debertakit.pretraining.recipes import recipe
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.features import TokenRow
+from debertakit.tasks.losses import task_logits
+from debertakit.training.optim import make_optimizer
 
 SHAPES = {  # config, examples per step
     "small": (lambda: DebertaConfig(**recipe("small").model, vocab_size=16384), 32),
@@ -93,7 +93,7 @@ def measure(shape: str, precision: str, steps: int, seed: int) -> tuple[float, f
     return tokens / trained, tokens / (time.process_time() - began), loss
 
 
-def train(model, rows: list[Row], batch: int, precision: str, seed: int, place: str) -> float:
+def train(model, rows: list[TokenRow], batch: int, precision: str, seed: int, place: str) -> float:
     arguments = TrainingArguments(
         output_dir=place,
         per_device_train_batch_size=batch,
@@ -143,11 +143,11 @@ def measure_pairs(precision: str, steps: int, seed: int) -> tuple[float, float, 
     return tokens / trained, tokens / (time.process_time() - began), statistics.mean(losses[1:])
 
 
-def random_rows(count: int, vocabulary: int, seed: int) -> list[Row]:
+def random_rows(count: int, vocabulary: int, seed: int) -> list[TokenRow]:
     draw = np.random.default_rng(seed)
     lengths = draw.integers(16, 129, count)
     return [
-        Row(number, [draw.integers(5, vocabulary, length).tolist()], label=int(draw.integers(2)))
+        TokenRow(number, [draw.integers(5, vocabulary, length).tolist()], label=int(draw.integers(2)))
         for number, length in enumerate(lengths)
     ]
 

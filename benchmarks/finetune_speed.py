@@ -22,12 +22,12 @@ from transformers import AutoModelForSequenceClassification, DataCollatorWithPad
 from transformers.utils import logging
 
 from debertakit import DebertaConfig, DebertaForMaskedLM
-from debertakit.finetuning import benchmarks
-from debertakit.finetuning.batches import Collator
 from debertakit.finetuning.evaluation import Evaluator
-from debertakit.finetuning.features import Encoder
-from debertakit.finetuning.models import load_model
 from debertakit.finetuning.trainer import FinetuneTrainer
+from debertakit.loading import load_for_training
+from debertakit.tasks import suites
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.features import Encoder
 
 FOLDERS = {"rte": "glue/RTE", "sst2": "glue/SST-2", "cola": "glue/CoLA"}
 BATCH, MAX_LENGTH = 32, 256
@@ -44,7 +44,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    task = benchmarks.task(arguments.task)
+    task = suites.task(arguments.task)
     splits = task.read(arguments.data / FOLDERS[arguments.task])
     tokenizer = transformers.AutoTokenizer.from_pretrained(arguments.model or minilm())
     rows = []
@@ -126,7 +126,7 @@ def ours(start, task, splits, tokenizer, steps, seed, place):
     encoder = Encoder(task.kind, tokenizer, task.labels, MAX_LENGTH)
     train, dev = encoder.encode(splits["train"]).rows, encoder.encode(splits["dev"]).rows
     torch.manual_seed(seed)
-    model = load_model(start, task.kind, task.labels)
+    model = load_for_training(start, task.kind, task.labels)
     arguments = training_arguments(place, steps, seed, remove_unused_columns=False)
     trainer = FinetuneTrainer(model, arguments, task.kind, train, Collator(tokenizer, task.kind), dict)
     evaluator = Evaluator(model, task, encoder)

@@ -7,9 +7,9 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from debertakit.finetuning import benchmarks
 from debertakit.inference.onnx import export_onnx
 from debertakit.inference.tasks import load
+from debertakit.tasks import suites
 
 
 def main() -> None:
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("data", type=Path)
     parser.add_argument("--task", default="sst2")
     arguments = parser.parse_args()
-    examples = benchmarks.task(arguments.task).read(arguments.data)["dev"]
+    examples = suites.task(arguments.task).read(arguments.data)["dev"]
     inputs = [{"text": e.text} | ({} if e.pair is None else {"pair": e.pair}) for e in examples]
     with tempfile.TemporaryDirectory() as folder:
         predictors = {"torch": load(arguments.model)}

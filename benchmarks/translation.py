@@ -24,13 +24,13 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from transformers.utils import logging
 
 from debertakit.config import DebertaConfig
-from debertakit.finetuning.pairs import Pair, read_pairs
+from debertakit.data.pairs import Pair, read_pairs
 from debertakit.finetuning.seq2seq import Settings, evaluate, train
-from debertakit.finetuning.text_scores import text_scores
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
-from debertakit.pretraining.optim import Optimizer
+from debertakit.tasks.text_scores import text_scores
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
+from debertakit.training.optim import Optimizer
 
 LAYERS, WIDTH, HEADS, DROPOUT, VOCABULARY = 3, 128, 4, 0.1, 4096
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}

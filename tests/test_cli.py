@@ -37,7 +37,7 @@ def within(monkeypatch, capfd):
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    from debertakit.text.training import train_tokenizer
+    from debertakit.text.tokenizer_training import train_tokenizer
 
     folder = tmp_path_factory.mktemp("model")
     text = folder / "text.txt"

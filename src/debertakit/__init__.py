@@ -30,7 +30,7 @@ _HOMES = {
     "debertakit.inference.onnx": ("export_onnx",),
     "debertakit.inference.tasks": ("load",),
     "debertakit.text.tokenizers": ("load_tokenizer",),
-    "debertakit.text.training": ("train_tokenizer",),
+    "debertakit.text.tokenizer_training": ("train_tokenizer",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -166,10 +166,13 @@ def merge_gdes(discriminator: State, generator: State) -> State:
 
 def load_whole(cls: Any, name: str | Path, **kwargs: Any) -> Any:
     """Load a model for inference. Raises if any weight is missing, instead of using random weights."""
-    model, info = cls.from_pretrained(name, output_loading_info=True, **kwargs)
-    if info["missing_keys"]:
-        missing = ", ".join(sorted({key.partition(".")[0] for key in info["missing_keys"]}))
-        raise ValueError(f"{name} has no weights for {missing}, which {cls.__name__} needs")
+    model, info = cls.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs)
+    lacking = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
+    if lacking:
+        raise ValueError(
+            f"{name}: {len(lacking)} weights of {cls.__name__} are missing or have another size, "
+            f"for example {lacking[0]}"
+        )
     return model.eval()
 
 

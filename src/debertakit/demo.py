@@ -21,13 +21,13 @@ import torch
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.inference.fill import fill_mask
 from debertakit.objectives.base import Context, masked_view
-from debertakit.pretraining import log
 from debertakit.pretraining.loop import pretrain
-from debertakit.pretraining.recipes import tiny
+from debertakit.pretraining.recipes.deberta import tiny
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.text.corpus import Corpus, prepare
 from debertakit.text.packing import Packing
-from debertakit.text.training import train_tokenizer
+from debertakit.text.tokenizer_training import train_tokenizer
+from debertakit.training import log
 
 ABSOLUTE = {
     "relative_attention": False,

@@ -4,6 +4,7 @@ import time
 import pytest
 import torch
 
+from debertakit.attention import cpu
 from debertakit.bench import report, suites
 from debertakit.bench.contest import Result, Timing, contest
 
@@ -64,7 +65,10 @@ def test_attention_alone_agrees_too():
     torch.testing.assert_close(ours, hf.flatten(0, 1), atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("contestant", ["ours", "hf"])
+@pytest.mark.parametrize(
+    "contestant",
+    [pytest.param("ours", marks=pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")), "hf"],
+)
 def test_peak_memory_is_measured_in_a_process_of_its_own(contestant):
     peak = suites.peak_memory(contestant, 1024)
     scores = 12 * 1024 * 1024 * 4 / 2**20  # one [heads, length, length] tensor, in MB

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from debertakit import accelerate
-from tests.finetuning.tiny import tokenizer
 from tests.stock import own, stock_twin
+from tests.tiny import tokenizer
 
 NEEDED = "pip install 'debertakit[clients]'"
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

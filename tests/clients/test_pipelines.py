@@ -6,8 +6,8 @@ from transformers import pipeline
 import debertakit
 from debertakit import accelerate, undo
 from tests.clients.material import NO_DROPOUT, TEXTS
-from tests.finetuning.tiny import tokenizer
 from tests.stock import VARIANTS, pair
+from tests.tiny import tokenizer
 
 TASKS = {
     "text-classification": "ForSequenceClassification",

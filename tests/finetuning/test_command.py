@@ -6,8 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from debertakit.cli import app
-from tests.finetuning import tiny
-from tests.finetuning.material import tsv
+from tests import tiny
+from tests.material import tsv
 
 
 @pytest.fixture(scope="module")

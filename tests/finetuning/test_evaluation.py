@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from debertakit import evaluate
-from debertakit.finetuning.benchmarks import task
+from debertakit.data.examples import Text
 from debertakit.finetuning.evaluation import (
     Evaluation,
     check_packages,
@@ -15,11 +15,11 @@ from debertakit.finetuning.evaluation import (
     read_predictions,
     write_predictions,
 )
-from debertakit.finetuning.examples import Text
-from debertakit.finetuning.models import load_model
-from debertakit.finetuning.predict import Prediction
-from tests.finetuning import tiny
-from tests.finetuning.material import lines, tsv
+from debertakit.loading import describe, load_for_training
+from debertakit.tasks.decisions import Prediction
+from debertakit.tasks.suites import task
+from tests import tiny
+from tests.material import lines, tsv
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def made(tmp_path_factory):
 
     def make(kind, labels=()):
         folder = tmp_path_factory.mktemp("model")
-        load_model(pretrained, kind, labels).save_pretrained(folder)
+        load_for_training(pretrained, kind, labels).save_pretrained(folder)
         tiny.tokenizer().save_pretrained(folder)
         return folder
 
@@ -50,8 +50,8 @@ def test_heads_of_one_form_are_of_three_kinds(kind, made):
 def test_labels_are_matched_in_any_case_and_order(made):
     rte = replace(task("rte"), read=lambda _: {"dev": [Text("0", "the film", "it was", "entailment")]})
     model = made("single-label", ("Not_Entailment", "ENTAILMENT"))
-    assert labels_for(model, rte) == ("not_entailment", "entailment")
-    assert load_evaluator(model, rte).model.config.id2label == {0: "not_entailment", 1: "entailment"}
+    assert labels_for(describe(model), rte) == ("not_entailment", "entailment")
+    assert load_evaluator(model, rte).encoder.labels == ("not_entailment", "entailment")
     assert set(evaluate(model, task=rte, data=".").values) <= {"entailment", "not_entailment"}
     other = made("single-label", ("bad", "good"))
     with pytest.raises(ValueError, match="knows the labels bad, good, and rte has entailment, not_entailment") as told:

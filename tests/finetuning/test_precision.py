@@ -10,7 +10,7 @@ from debertakit import evaluate, finetune
 from debertakit.finetuning.evaluation import read_predictions
 from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.inference.tasks import load
-from tests.finetuning import tiny
+from tests import tiny
 
 QUICK = {"epochs": 1, "batch_size": 8, "lr": 5e-3}
 

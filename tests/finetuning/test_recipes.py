@@ -1,8 +1,8 @@
 import pytest
 
 from debertakit.config import PRESETS
-from debertakit.finetuning.benchmarks import TASKS
 from debertakit.finetuning.recipes import DEFAULT, LENGTHS, LIKE, hyperparameters, model_size
+from debertakit.tasks.suites import BENCHMARKS
 
 
 def test_microsofts_cells_are_as_written():
@@ -48,12 +48,12 @@ def test_only_a_script_of_its_own_gives_a_task_its_length():
 
 
 def test_every_task_and_size():
-    for name in TASKS:
+    for name in BENCHMARKS:
         for size in ("tiny", *(preset.removeprefix("m").removeprefix("deberta-") for preset in PRESETS)):
             found = hyperparameters(name, size)
             assert 1e-6 <= found.lr <= 1e-4
             assert found.epochs >= 2
-    assert {*LENGTHS, *LIKE, *LIKE.values()} <= set(TASKS)
+    assert {*LENGTHS, *LIKE, *LIKE.values()} <= set(BENCHMARKS)
 
 
 @pytest.mark.parametrize(

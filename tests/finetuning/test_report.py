@@ -4,9 +4,8 @@ import re
 import numpy as np
 import pytest
 
+from debertakit.data.examples import Choice, Question, Tagged, Text
 from debertakit.finetuning.evaluation import Evaluation
-from debertakit.finetuning.examples import Choice, Question, Tagged, Text
-from debertakit.finetuning.predict import Prediction, Span
 from debertakit.finetuning.report import (
     confusion,
     expected_calibration_error,
@@ -14,6 +13,7 @@ from debertakit.finetuning.report import (
     write_report,
     write_summary,
 )
+from debertakit.tasks.decisions import Prediction, Span
 
 RECORD = {
     "model": "somewhere/tiny", "task": "t<b>", "kind": "single-label", "metric": "accuracy", "labels": ["x", "好"],

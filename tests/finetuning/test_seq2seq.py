@@ -9,15 +9,15 @@ from transformers import BartConfig, BartForConditionalGeneration, MarianConfig,
 from typer.testing import CliRunner
 
 from debertakit.cli import app
+from debertakit.data.pairs import Pair
 from debertakit.finetuning import seq2seq
-from debertakit.finetuning.models import load_model, load_tokenizer_of
-from debertakit.finetuning.pairs import Pair
 from debertakit.finetuning.seq2seq import Batches, Settings, evaluate, finetune_pairs, recorded_precision, train
 from debertakit.generation.command import _inputs, load_writer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.heads import IGNORED, DebertaForMaskedLM
-from debertakit.pretraining.optim import Optimizer
-from debertakit.text.training import train_tokenizer
+from debertakit.loading import load_for_training, load_tokenizer_of
+from debertakit.text.tokenizer_training import train_tokenizer
+from debertakit.training.optim import Optimizer
 from tests.conftest import randomise, small
 
 WORDS = {"red": "rot", "blue": "blau", "old": "alt", "cat": "katze", "dog": "hund", "house": "haus", "sees": "sieht"}
@@ -258,7 +258,7 @@ def test_the_encoder_of_a_deberta_d_takes_any_head(tokenizer, tmp_path):
     whole = fresh(tokenizer)
     whole.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    model = load_model(tmp_path, "single-label", ("no", "yes"))
+    model = load_for_training(tmp_path, "single-label", ("no", "yes"))
     assert type(model).__name__ == "DebertaForSequenceClassification"
     assert model.config.id2label == {0: "no", 1: "yes"}
     ids = tokenizer("red cat", return_tensors="pt")["input_ids"]

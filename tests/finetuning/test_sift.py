@@ -5,12 +5,12 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from debertakit.finetuning.batches import Collator
-from debertakit.finetuning.features import Encoder
-from debertakit.finetuning.losses import divergence, task_logits
-from debertakit.finetuning.models import load_model
 from debertakit.finetuning.sift import Sift, ascend, embedding_norms, perturbed_logits, watching
-from tests.finetuning import tiny
+from debertakit.loading import load_for_training
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.features import Encoder
+from debertakit.tasks.losses import divergence, task_logits
+from tests import tiny
 
 SIFT = Sift(strength=2.0, step=0.05, init=0.02)
 
@@ -57,7 +57,7 @@ def by_hand(model, inputs):
 
 
 def test_delta_is_the_definition(tmp_path):
-    model = sharp(load_model(tiny.bert(tmp_path), "single-label", ("0", "1")))
+    model = sharp(load_for_training(tiny.bert(tmp_path), "single-label", ("0", "1")))
     model.set_attn_implementation("eager")
     inputs = batch()
     normal, start, delta, logits = by_hand(model, inputs)
@@ -81,7 +81,7 @@ def test_delta_is_the_definition(tmp_path):
 
 @pytest.mark.parametrize("make", [tiny.deberta, tiny.bert])
 def test_the_divergence_rises_along_delta(make, tmp_path):
-    model = sharp(load_model(make(tmp_path), "single-label", ("0", "1")))
+    model = sharp(load_for_training(make(tmp_path), "single-label", ("0", "1")))
     inputs = batch()
     seen = []
     with watching(model) as perturbations:
@@ -98,7 +98,7 @@ def test_the_divergence_rises_along_delta(make, tmp_path):
 
 @pytest.mark.parametrize("make", [tiny.deberta, tiny.bert])
 def test_the_ascent_leaves_parameters_alone_and_the_words_learn_from_the_clean_pass_only(make, tmp_path):
-    model = load_model(make(tmp_path), "single-label", ("0", "1")).train()
+    model = load_for_training(make(tmp_path), "single-label", ("0", "1")).train()
     inputs = batch()
     with watching(model) as perturbations:
         clean = task_logits(model, inputs, "single-label")

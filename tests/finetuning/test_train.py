@@ -10,8 +10,8 @@ from debertakit import evaluate, finetune
 from debertakit.finetuning.evaluation import read_predictions
 from debertakit.finetuning.train import hold_out, newest_checkpoint, seconds_before
 from debertakit.finetuning.trainer import FinetuneTrainer
-from tests.finetuning import tiny
-from tests.finetuning.material import lines, tsv
+from tests import tiny
+from tests.material import lines, tsv
 
 KINDS = {
     "single-label": "AutoModelForSequenceClassification",
@@ -88,9 +88,11 @@ def test_every_kind_ends_as_a_model_for_stock_transformers(kind, model, tmp_path
     inputs = tokenizer("the film was good", "it was", return_tensors="pt")
     if kind == "choice":
         inputs = {key: value[None] for key, value in inputs.items()}
-    from debertakit.finetuning.models import load_model
+    from debertakit.loading import load_for_training
 
-    ours = load_model(tmp_path / "run", kind, tuple(stock.config.id2label.values()) if kind != "regression" else ())
+    ours = load_for_training(
+        tmp_path / "run", kind, tuple(stock.config.id2label.values()) if kind != "regression" else ()
+    )
     for a, b in zip(ours.eval()(**inputs).to_tuple(), stock(**inputs).to_tuple(), strict=True):
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 

@@ -2,12 +2,13 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, EarlyStoppingCallback, Trainer, TrainingArguments
 
-from debertakit.finetuning.batches import Collator
-from debertakit.finetuning.features import Encoder, find_labels
-from debertakit.finetuning.models import add_lora, load_model
+from debertakit.finetuning.parameters import add_lora
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
-from tests.finetuning import tiny
+from debertakit.loading import load_for_training
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.features import Encoder, find_labels
+from tests import tiny
 
 OWN = ("weights", "sift", "layer_decay", "precision", "callbacks")
 KINDS = ["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
@@ -37,7 +38,7 @@ def trainer(
     examples = tiny.examples(kind, count)
     labels = find_labels(kind, examples)
     torch.manual_seed(0)
-    model = load_model(make(folder / "model"), kind, labels)
+    model = load_for_training(make(folder / "model"), kind, labels)
     if dropout is not None:
         for module in model.modules():
             if isinstance(module, torch.nn.Dropout):
@@ -165,7 +166,7 @@ def test_the_plain_hf_trainer_takes_our_model(tmp_path):
     folder = tiny.deberta(tmp_path / "model")
     examples = tiny.sentences(64)
     data = [{**tiny.tokenizer()(example.text), "labels": int(example.label)} for example in examples]
-    model = load_model(folder, "single-label", ("0", "1"))
+    model = load_for_training(folder, "single-label", ("0", "1"))
     plain = Trainer(
         model,
         arguments(tmp_path, max_steps=40, per_device_train_batch_size=8, learning_rate=5e-3),

@@ -9,8 +9,8 @@ from typer.testing import CliRunner, Result
 from debertakit.cli import app
 from debertakit.generation.command import load_writer, write
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
 from tests.generation.material import translator, writer
 from tests.pretraining.material import text as sentences
 

@@ -5,7 +5,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from debertakit.generation.perplexity import perplexity
-from debertakit.text.training import train_tokenizer
+from debertakit.text.tokenizer_training import train_tokenizer
 from tests.generation.material import writer
 from tests.pretraining.material import text as sentences
 

@@ -8,7 +8,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertModel, XLNetConfig, XLNetModel
 
-from debertakit.finetuning.models import longest_input
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.results import Classification, Score
 from debertakit.inference.tasks import (
@@ -20,6 +19,7 @@ from debertakit.inference.tasks import (
     entities,
     load,
 )
+from debertakit.loading import longest_input
 from tests.inference import material
 
 LABELS = {"id2label": {0: "bad", 1: "good", 2: "so"}, "label2id": {"bad": 0, "good": 1, "so": 2}}
@@ -104,7 +104,7 @@ def test_long_texts(tokenizer):
     [(EntityTagger, "TokenClassification"), (QuestionAnswerer, "QuestionAnswering"), (MaskFiller, "MaskedLM")],
 )
 def test_tasks_that_cannot_cut_say_so(cls, head, tokenizer):
-    with pytest.raises(ValueError, match="long='cut' does not work for this task: windows, whole"):
+    with pytest.raises(ValueError, match="long='cut'"):
         cls(material.model(head), tokenizer, long="cut")
 
 
@@ -113,11 +113,11 @@ def test_a_long_pair_keeps_the_short_text_in_every_window(tokenizer):
     predict = TextClassifier(model, tokenizer)
     question = tokenizer("who likes the film ?", add_special_tokens=False)["input_ids"]
     for text, pair in (("who likes the film ?", LONG), (LONG, "who likes the film ?")):
-        rows = predict.text_rows([(text, pair)])
+        rows = predict.encode([{"text": text, "pair": pair}])
         assert len(rows) > 2
         assert all(len(row.ids[0]) <= 64 for row in rows)
         assert all(str(question)[1:-1] in str(row.ids[0]) for row in rows)
-    both = predict.text_rows([(LONG, LONG)])
+    both = predict.encode([{"text": LONG, "pair": LONG}])
     assert all(len(row.ids[0]) <= 64 for row in both)
 
 
@@ -139,7 +139,7 @@ def test_zero_shot(tokenizer):
     braces = ZeroShotClassifier(model, tokenizer, labels=["film {0}", "river"], template="the {film} is {}")
     expected = [tokenizer(TEXTS[1], f"the {{film}} is {x}")["input_ids"] for x in ("film {0}", "river")]
     assert [row.ids[0] for row in braces.encode([braces.check(TEXTS[1])])] == expected
-    with pytest.raises(ValueError, match="model of entailment"):
+    with pytest.raises(ValueError, match="needs an NLI model"):
         ZeroShotClassifier(material.model("SequenceClassification", **LABELS), tokenizer)
 
 
@@ -255,7 +255,7 @@ def test_pooling_goes_by_the_folder(tmp_path):
     assert load(tmp_path / "onnx", backend="onnx").pooling == "mean"
     for mode in ("max_tokens", "weightedmean_tokens", "lasttoken"):
         stored.write_text(json.dumps({"pooling_mode_mean_tokens": False, f"pooling_mode_{mode}": True}))
-        with pytest.raises(ValueError, match=f"pools by {mode}; embed can mean or cls"):
+        with pytest.raises(ValueError, match=f"pools by {mode}; only mean and cls are supported"):
             load(folder)
     assert load(folder, pooling="mean").pooling == "mean"
 
@@ -264,7 +264,7 @@ def test_a_graph_of_logits_gives_no_vectors(tmp_path):
     from debertakit.inference.onnx import export_onnx
 
     export_onnx(material.saved(tmp_path / "m", "SequenceClassification", **LABELS), tmp_path / "onnx")
-    with pytest.raises(ValueError, match="its graph gives logits, no last_hidden_state"):
+    with pytest.raises(ValueError, match="needs the graph of a bare encoder; this graph outputs logits"):
         load(tmp_path / "onnx", "embed", backend="onnx")
 
 
@@ -273,13 +273,13 @@ def test_a_head_without_trained_weights_is_refused(tmp_path):
     file = folder / "model.safetensors"
     weights = load_file(file)
     save_file({name: value for name, value in weights.items() if name != "classifier.bias"}, file)
-    with pytest.raises(ValueError, match=r"no trained head of this shape: classifier\.bias"):
+    with pytest.raises(ValueError, match=r"missing or have another size, for example classifier"):
         load(folder)
     save_file({**weights, "classifier.weight": torch.zeros(5, 32), "classifier.bias": torch.zeros(5)}, file)
-    with pytest.raises(ValueError, match=r"no trained head of this shape: classifier\.bias"):
+    with pytest.raises(ValueError, match=r"missing or have another size, for example classifier"):
         load(folder)
     save_file({name: value for name, value in weights.items() if "layer.1.output.dense" not in name}, file)
-    with pytest.raises(ValueError, match=r"lacks 2 weights of the encoder, for example deberta\.encoder\.layer\.1"):
+    with pytest.raises(ValueError, match=r"2 weights .* for example deberta\.encoder\.layer\.1"):
         load(folder)
 
 
@@ -294,7 +294,7 @@ def test_another_encoder_with_and_without_its_head(tmp_path, tokenizer):
     BertModel(config).save_pretrained(tmp_path / "bare")
     written = json.loads((tmp_path / "bare" / "config.json").read_text())
     (tmp_path / "bare" / "config.json").write_text(json.dumps({**written, "architectures": ["BertForMaskedLM"]}))
-    with pytest.raises(ValueError, match="has no weights for cls"):
+    with pytest.raises(ValueError, match=r"are missing or have another size, for example cls\."):
         load(tmp_path / "bare", "fill")
 
 
@@ -309,7 +309,7 @@ def test_an_encoder_without_a_longest_text(tokenizer):
 def test_the_head_chooses_the_task(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
     assert isinstance(load(folder)("the cat"), Classification)
-    with pytest.raises(ValueError, match="ner needs a head for TokenClassification"):
+    with pytest.raises(ValueError, match="ner needs a TokenClassification head"):
         load(folder, "ner")
     with pytest.raises(ValueError, match="did you mean classify"):
         load(folder, "clasify")

@@ -9,7 +9,7 @@ from debertakit.objectives.base import Context
 from debertakit.objectives.infilling import Infilling, infilled_view
 from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.loop import pretrain
-from debertakit.pretraining.recipes import tiny_d
+from debertakit.pretraining.recipes.deberta import tiny_d
 from debertakit.pretraining.settings import override
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.packing import Packing

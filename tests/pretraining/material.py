@@ -6,8 +6,8 @@ from pathlib import Path
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig, override
 from debertakit.text.corpus import Corpus, prepare
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
 
 SUBJECTS = "the cat|a dog|my old friend|the new teacher|every child|the red bird|a quiet farmer|the king".split("|")
 VERBS = "sees|likes|paints|follows|forgets|carries|remembers|builds".split("|")

@@ -5,8 +5,8 @@ import torch
 from safetensors.torch import load_file
 
 from debertakit.pretraining import state
-from debertakit.pretraining.log import read
 from debertakit.pretraining.loop import pretrain
+from debertakit.training.log import read
 from tests.pretraining.material import config
 from tests.pretraining.worker import torchrun
 

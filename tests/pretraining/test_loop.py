@@ -10,14 +10,15 @@ import torch
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.pretraining import loop, state
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.log import read
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
-from debertakit.pretraining.optim import Optimizer, decay_groups, learning_rate
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.packing import Packing
+from debertakit.training.log import read
+from debertakit.training.optim import Optimizer, decay_groups, learning_rate
 from tests.pretraining.material import config, text
+from tests.stock import needs_stock_masked_lm
 
 # Losses of 50 steps, every fifth: reference attention, fp32, one thread. A change here changes training: know why.
 GOLDEN = [5.099919, 4.901547, 4.76736, 4.630046, 4.25437, 4.448633, 4.246618, 4.433926, 4.10058, 4.068818]
@@ -73,6 +74,7 @@ def test_tensorboard_gets_the_figures_of_the_log(corpus, tokenizer, tmp_path):
 def test_stock_transformers_loads_the_model(corpus, tokenizer, tmp_path):
     from transformers import AutoModelForMaskedLM, AutoTokenizer
 
+    needs_stock_masked_lm()
     pretrain(config("steps=2", "objectives.nsp=1", "model.emd_steps=0"), corpus, tokenizer, tmp_path)
     model, info = AutoModelForMaskedLM.from_pretrained(tmp_path, output_loading_info=True)
     assert not info["missing_keys"]

@@ -14,13 +14,13 @@ from scipy.stats import chisquare
 from debertakit.heads import DebertaForMaskedLM, DebertaForReplacedTokenDetection
 from debertakit.pretraining import state
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.log import read
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.rtd import area_under_curve, sample
 from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
-from debertakit.text.training import train_tokenizer
+from debertakit.text.tokenizer_training import train_tokenizer
+from debertakit.training.log import read
 from tests.pretraining.material import config
 from tests.pretraining.test_state import cut_short, same
 from tests.pretraining.worker import torchrun

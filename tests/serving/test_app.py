@@ -54,7 +54,7 @@ def test_every_caller_gets_its_own_answer(classifier):
         answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
         return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
 
-    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(line=1 << 20)), work)
+    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(line=1 << 20, wait=0.05)), work)
     for own, wanted in zip(found, expected, strict=True):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)

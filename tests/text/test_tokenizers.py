@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
 
 ENGLISH = """A new shop opened beside the new mall, and a store opened beside the old one.
 The researchers shop where the readers read; readers who re-read are called re-readers.
@@ -147,9 +147,11 @@ def test_spm_offsets_point_into_the_original_text(spm):
                 assert len(surface.strip()) <= len(token)
         assert not uncovered(ours, text)
     text = "  ｎｅｗ   １/½ 龘龖 the"  # normalised, and two characters in a row that have no piece
-    found = dict(zip(ours.tokenize(text), surfaces(ours, text), strict=True))
-    assert found["▁new"].strip() == "ｎｅｗ"
-    assert found["▁the"] == " the"
+    pieces = [pair for pair in zip(ours.tokenize(text), surfaces(ours, text), strict=True) if pair[0] != "▁"]
+    for word, normalised in (("ｎｅｗ", "new"), ("the", "the")):  # how a word splits depends on sentencepiece's release
+        of_word = [(token, surface.strip()) for token, surface in pieces if surface.strip() in word]
+        assert "".join(token for token, _ in of_word).strip("▁") == normalised
+        assert "".join(surface for _, surface in of_word) == word
     assert [s for s in surfaces(ours, text) if s in ("龘", "龖")] == ["龘"] * 3 + ["龖"] * 3
 
 
@@ -281,7 +283,7 @@ def test_trained_pieces_are_words_of_the_corpus(trained):
 def test_training_is_deterministic_across_processes(trained):
     kind, tokenizer = trained
     code = (
-        "import sys, json, hashlib; from debertakit.text.training import train_tokenizer\n"
+        "import sys, json, hashlib; from debertakit.text.tokenizer_training import train_tokenizer\n"
         "t = train_tokenizer(json.load(sys.stdin), sys.argv[1], 620, progress=False)\n"
         "print(hashlib.sha256(t.backend_tokenizer.to_str().encode()).hexdigest())"
     )

@@ -29,7 +29,7 @@ from debertakit.bench.contest import Result, contest
 from debertakit.config import DebertaConfig, preset
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
-from debertakit.pretraining.recipes import small
+from debertakit.pretraining.recipes.deberta import small
 
 VOCABULARY = 1000
 # 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.

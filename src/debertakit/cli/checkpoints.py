@@ -14,7 +14,7 @@ app.add_typer(exports, name="export")
 @app.command()
 def models() -> None:
     """List the released models that have a preset, with their parameter counts."""
-    from debertakit.presets import parameter_counts
+    from debertakit.parameter_counts import parameter_counts
 
     print(f"{'name':<20}{'layers':>7}{'hidden':>8}{'heads':>7}{'vocabulary':>12}{'backbone':>12}{'total':>12}")
     for row in parameter_counts():

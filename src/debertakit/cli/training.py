@@ -32,7 +32,7 @@ def tokenizer_train(
     vocab_size: Annotated[int, typer.Option(help="Vocabulary size, including special tokens.")] = 8192,
 ) -> None:
     """Train a tokenizer on your own text, English or Chinese."""
-    from debertakit.text.training import train_tokenizer
+    from debertakit.text.tokenizer_training import train_tokenizer
 
     quiet()
     tokenizer = train_tokenizer(files, kind=kind, vocab_size=vocab_size)

@@ -109,7 +109,7 @@ def generate(
         raise ValueError("--file and --out go together: prompts in, texts out")
     from transformers import set_seed
 
-    from debertakit.finetuning.pairs import lines_of
+    from debertakit.data.pairs import lines_of
     from debertakit.generation.command import load_writer, write, write_all
     from debertakit.text.tokenizers import load_tokenizer
 

@@ -103,12 +103,13 @@ def _shares(subject: Subject, texts: list[str], corpus: str | None, png: Path) -
 
 
 def _attributions(texts: list[str], model: str, pair: str | None) -> list[str]:
-    from debertakit.checkpoints import load_whole
     from debertakit.explain.attribution import attribute
-    from debertakit.heads import DebertaForSequenceClassification
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
-    classifier, tokenizer = load_whole(DebertaForSequenceClassification, model), load_tokenizer(model)
+    saved = describe(model)
+    if not saved.ours or saved.head != "SequenceClassification":
+        raise ValueError(f"--attribution needs a DeBERTa classifier, and {model} has {saved.head_name}")
+    classifier, tokenizer = saved.network(), saved.tokenizer()
     lines = []
     for text in texts:
         found = attribute(classifier, tokenizer, text, pair)

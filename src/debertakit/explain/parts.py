@@ -25,8 +25,7 @@ import torch
 
 from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
-from debertakit.config import MODEL_TYPES
-from debertakit.finetuning.models import longest_input
+from debertakit.loading import describe, longest_input
 from debertakit.model import DebertaModel, Recorder, pack_input, relative_table
 
 
@@ -41,18 +40,9 @@ class Subject:
     @classmethod
     def load(cls, name: str | Path) -> "Subject":
         """Load from a folder or hub name: DeBERTa with our class, other encoders with transformers."""
-        from transformers import AutoModel, AutoTokenizer, PreTrainedConfig
-
-        from debertakit.text.tokenizers import load_tokenizer
-
-        try:
-            model_type = PreTrainedConfig.get_config_dict(name)[0].get("model_type")
-            if model_type in MODEL_TYPES:
-                return cls(Path(name).name, DebertaModel.from_pretrained(name), load_tokenizer(name))
-            model = AutoModel.from_pretrained(name, attn_implementation="eager", dtype=torch.float32)
-            return cls(Path(name).name, model, AutoTokenizer.from_pretrained(name))
-        except OSError as error:
-            raise ValueError(f"no model within reach called {str(name)!r}: {str(error).splitlines()[0]}") from None
+        saved = describe(name)
+        options = {} if saved.ours else {"attn_implementation": "eager"}  # other implementations return no attentions
+        return cls(Path(name).name, saved.network("", **options), saved.tokenizer())
 
 
 @dataclass(frozen=True)

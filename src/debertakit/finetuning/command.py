@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from debertakit.finetuning import benchmarks
 from debertakit.finetuning.evaluation import check_packages, compare_runs, evaluate, load_evaluator, write_predictions
 from debertakit.finetuning.significance import summary
 from debertakit.finetuning.train import finetune
+from debertakit.tasks import suites
 
 
 def run_finetune(model: str, out: Path, seeds: int, **settings: Any) -> None:
@@ -29,7 +29,7 @@ def run_evaluate(model: Path, out: Path | None, **settings: Any) -> None:
 def run_predict_test(model: Path, task: str, data: Path, out: Path) -> None:
     """Predict every test set of a benchmark and write the files that its leaderboard accepts."""
     check_packages(task)
-    chosen = benchmarks.task(task)
+    chosen = suites.task(task)
     splits = chosen.read(data)
     found = [name for name in chosen.files if splits.get(name)]
     if not found or chosen.write is None:

@@ -11,28 +11,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from debertakit.finetuning import benchmarks
-from debertakit.finetuning.batches import Collator
-from debertakit.finetuning.examples import Choice, Kind, Question, Tagged, Task, Text, gold
-from debertakit.finetuning.features import Encoder, Row
-from debertakit.finetuning.files import SCORES, kind_of, own_task
-from debertakit.finetuning.models import (
-    HEADS,
-    PROBLEMS,
-    labels_of,
-    load_config,
-    load_model,
-    load_tokenizer_of,
-    longest_input,
-)
-from debertakit.finetuning.predict import Prediction, decide, row_logits
+from debertakit.data.examples import Choice, Kind, Question, Tagged, Text, gold
+from debertakit.data.files import kind_of
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
+from debertakit.loading import SavedModel, describe, longest_input
 from debertakit.precision import best_device
+from debertakit.tasks import suites
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.decisions import Prediction, decide, row_logits
+from debertakit.tasks.features import Encoder, Long, TokenRow
+from debertakit.tasks.own import SCORES, own_task
+from debertakit.tasks.task import Task
 
 CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
-LABELLED = ("single-label", "multi-label", "tagging")
-SEQUENCE_KINDS = {problem: kind for kind, problem in PROBLEMS.items()}
 
 
 @dataclass(frozen=True)
@@ -58,7 +50,7 @@ class Evaluator:
     threshold: float = 0.0
     """Threshold for "no answer" (predict.decide)."""
 
-    def __call__(self, examples: Sequence[Any], rows: list[Row] | None = None) -> Evaluation:
+    def __call__(self, examples: Sequence[Any], rows: list[TokenRow] | None = None) -> Evaluation:
         """Predict and score examples. ``rows``: the encoded examples, if available."""
         kind = self.task.kind
         rows = self.encoder.encode(examples).rows if rows is None else rows
@@ -70,42 +62,27 @@ class Evaluator:
         return Evaluation(examples, predictions, self.task.score(examples, evaluation.values), loss)
 
 
-def load_evaluator(model: str | Path, task: Task) -> Evaluator:
-    """Load a fine-tuned model for examples of ``task``."""
-    labels = labels_for(model, task)
-    tokenizer, network = load_tokenizer_of(model), load_model(model, task.kind, labels, whole=True)
-    record, metrics = _json(Path(model) / "run.json"), _json(Path(model) / "metrics.json")
-    threshold = metrics.get("no_answer_threshold", 0.0)
-    encoder = Encoder(task.kind, tokenizer, labels, record.get("max_length") or longest_input(network, tokenizer)[0])
-    network.to(best_device())
-    return Evaluator(network, task, encoder, float("inf") if threshold is None else threshold)
+def load_evaluator(model: str | Path, task: Task, long: Long | None = None) -> Evaluator:
+    """Load a fine-tuned model for examples of ``task``. ``long``: how to read long texts (tasks/features.py)."""
+    saved = describe(model)
+    labels = labels_for(saved, task)
+    network, tokenizer = saved.network(), saved.tokenizer()
+    length = saved.settings.max_length or longest_input(network, tokenizer)[0]
+    threshold = saved.settings.no_answer_threshold
+    encoder = Encoder(task.kind, tokenizer, labels, length, long)
+    return Evaluator(network.to(best_device()), task, encoder, float("inf") if threshold is None else threshold)
 
 
-def kind_of_model(model: str | Path, config: Any) -> Kind:
-    """Infer the kind from the saved head."""
-    head = str((config.architectures or [""])[0])
-    for kind in ("tagging", "qa", "choice"):
-        if head.endswith(HEADS[kind]):
-            return kind
-    if not head.endswith("SequenceClassification"):
-        raise ValueError(f"{model} has no head for a task (it is a {head or 'bare encoder'}); fine-tune it first")
-    if config.problem_type in SEQUENCE_KINDS:
-        return SEQUENCE_KINDS[config.problem_type]
-    return "regression" if config.num_labels == 1 else "single-label"
-
-
-def labels_for(model: str | Path, task: Task) -> tuple[str, ...]:
+def labels_for(saved: SavedModel, task: Task) -> tuple[str, ...]:
     """The model's labels in logit order, spelled as in the task; () for kinds without labels."""
-    config = load_config(model)
-    kind = kind_of_model(model, config)
-    if kind != task.kind:
-        raise ValueError(f"{model} is a model for {kind}, and {task.name} is a {task.kind} task")
-    labels = labels_of(config) if kind in LABELLED else ()
+    if saved.kind != task.kind:
+        raise ValueError(f"{saved} is a model for {saved.kind}, and {task.name} is a {task.kind} task")
+    labels = saved.labels
     if task.labels is None or set(labels) == set(task.labels):
         return labels
     spelled = {label.casefold(): label for label in task.labels}
     if len(labels) != len(spelled) or {label.casefold() for label in labels} != set(spelled):
-        raise ValueError(f"{model} knows the labels {_some(labels)}, and {task.name} has {_some(task.labels)}")
+        raise ValueError(f"{saved} knows the labels {_some(labels)}, and {task.name} has {_some(task.labels)}")
     return tuple(spelled[label.casefold()] for label in labels)
 
 
@@ -120,9 +97,13 @@ def evaluate(
     data: str | Path | None = None,
     file: str | Path | None = None,
     split: str = "dev",
+    long: Long | None = None,
     **columns: Any,
 ) -> Evaluation:
-    """Evaluate a fine-tuned model on a benchmark split or on your own file (columns as in ``files.own_task``)."""
+    """Evaluate a fine-tuned model on a benchmark split or on your own file (columns as in ``own.own_task``).
+
+    ``long`` says how to read texts longer than the model's maximum length: windows (default), cut or whole.
+    """
     if (task is None) == (file is None):
         raise ValueError("give either a task and its folder of data, or a file to evaluate on")
     if file is not None and data is not None:
@@ -133,21 +114,20 @@ def evaluate(
     if file is not None:
         chosen, examples = open_file(model, Path(file), columns)
     else:
-        chosen = benchmarks.task(task) if isinstance(task, str) else task  # type: ignore[assignment]
-        labels_for(model, chosen)  # raises before the data is read
+        chosen = suites.task(task) if isinstance(task, str) else task  # type: ignore[assignment]
+        labels_for(describe(model), chosen)  # raises before the data is read
         splits = read_benchmark(chosen, data)
         if not splits.get(split):
             raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
         examples = splits[split]
-    return load_evaluator(model, chosen)(examples)
+    return load_evaluator(model, chosen, long)(examples)
 
 
 def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Any]]:
     """Read a file for evaluation. Rows with labels that the model does not have are skipped."""
-    config = load_config(model)
-    kind = kind_of_model(model, config)
-    known = labels_of(config) if kind in LABELLED else None
-    task = own_task(None, file, kind=kind, labels=known, **columns)
+    saved = describe(model)
+    kind = saved.kind
+    task = own_task(None, file, kind=kind, labels=saved.labels or None, **columns)
     examples = task.read(Path())["dev"]
     if not isinstance(examples[0], CLASSES.get(kind, Text)):
         raise ValueError(f"{model} is a model for {kind}, and {file} is read as {kind_of(examples)}")
@@ -163,7 +143,7 @@ def check_packages(task: str | Task | None = None) -> None:
 
 
 def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Any]]:
-    if data is None and task.name in benchmarks.TASKS:
+    if data is None and task.name in suites.BENCHMARKS:
         raise ValueError(f"{task.name} needs its data: a folder, or hf for the hub")
     return dict(task.read(Path(data) if data is not None else Path()))
 
@@ -217,7 +197,7 @@ def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: in
             raise ValueError(f"{a} and {b} are runs of different tasks: {name} {' and '.join(map(str, found))}")
     name, kind = records[0]["task"], records[0]["kind"]
     check_packages(name)
-    task = benchmarks.TASKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
+    task = suites.BENCHMARKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
     files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
     return compare_predictions(files[0], files[1], task, resamples)
 

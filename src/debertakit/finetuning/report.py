@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from debertakit.data.examples import Choice, Question, Tagged, Text, gold
 from debertakit.finetuning.evaluation import Evaluation
-from debertakit.finetuning.examples import Choice, Question, Tagged, Text, gold
 from debertakit.finetuning.significance import summary
 
 WORST = 20

@@ -22,15 +22,15 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
-from debertakit.finetuning.pairs import FIELDS, Pair, read_pairs
-from debertakit.finetuning.text_scores import check, text_scores
+from debertakit.data.pairs import FIELDS, Pair, read_pairs
 from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.model import IGNORED
 from debertakit.precision import PRECISIONS, autocast, best_device, precision_line, resolve_precision
-from debertakit.pretraining.log import Log
-from debertakit.pretraining.optim import Optimizer, clip_gradients, learning_rate, make_optimizer
+from debertakit.tasks.text_scores import check, text_scores
 from debertakit.text.tokenizers import load_tokenizer
+from debertakit.training.log import Log
+from debertakit.training.optim import Optimizer, clip_gradients, learning_rate, make_optimizer
 
 
 @dataclass(frozen=True)

@@ -23,23 +23,25 @@ import numpy as np
 import torch
 from transformers import EarlyStoppingCallback, TrainingArguments
 
-from debertakit.finetuning import benchmarks, report
-from debertakit.finetuning.batches import Collator
+from debertakit.data.folders import is_hub
+from debertakit.finetuning import report
 from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
-from debertakit.finetuning.examples import Task
-from debertakit.finetuning.features import Encoder, Features, choose_length, find_labels
-from debertakit.finetuning.files import own_task
-from debertakit.finetuning.folders import is_hub
-from debertakit.finetuning.losses import class_weights
-from debertakit.finetuning.metrics import find_best_threshold
-from debertakit.finetuning.models import add_lora, freeze_encoder, load_model, load_tokenizer_of, longest_input
 from debertakit.finetuning.options import Options, settle
+from debertakit.finetuning.parameters import add_lora, freeze_encoder
 from debertakit.finetuning.recipes import hyperparameters, model_size
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
+from debertakit.loading import TaskSettings, load_for_training, load_tokenizer_of, longest_input
 from debertakit.precision import best_device, precision_line, resolve_precision
-from debertakit.pretraining.log import Log
+from debertakit.tasks import suites
+from debertakit.tasks.batches import Collator
+from debertakit.tasks.features import Encoder, Features, choose_length, find_labels, long_modes
+from debertakit.tasks.losses import class_weights
+from debertakit.tasks.metrics import find_best_threshold
+from debertakit.tasks.own import own_task
+from debertakit.tasks.task import Task
+from debertakit.training.log import Log
 
 HELD_OUT = 0.1
 """Share of the training examples held out as a dev set if none is given, but at most MOST_HELD_OUT examples."""
@@ -191,7 +193,7 @@ def open_data(
             raise ValueError("dev is not for a benchmark, which has its own dev set")
         if columns:
             raise ValueError(f"unknown option for a benchmark: {', '.join(columns)} (columns are for your own files)")
-        chosen = benchmarks.task(task) if isinstance(task, str) else task
+        chosen = suites.task(task) if isinstance(task, str) else task
         splits = read_benchmark(chosen, data)
     else:
         if data is not None:
@@ -222,7 +224,7 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Optio
     """Fill in unset options from the recipe, choose the maximum length, and tokenise."""
     tokenizer = load_tokenizer_of(model)
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
-    network = load_model(model, task.kind, labels)
+    network = load_for_training(model, task.kind, labels)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
     recipe = hyperparameters(task.name, size, sift=options.sift)
     longest, ends_there = longest_input(network, tokenizer)
@@ -233,8 +235,9 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Optio
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
     options = replace(settle(options, recipe), max_length=length)
     encoder = Encoder(task.kind, tokenizer, labels, length)
-    train, dev = encoder.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
-    cut = f"; {train.cut + dev.cut} texts are cut" if train.cut + dev.cut else ""
+    reader = replace(encoder, long="cut") if "cut" in long_modes(task.kind) else encoder  # one row per training text
+    train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
+    cut = f"; {train.cut:,} training texts are longer and are cut" if train.cut else ""
     print(
         f"{task.name} ({task.kind}): {len(splits['train']):,} examples to train on, {len(splits['dev']):,} to choose "
         f"by; at most {length} tokens{cut}",
@@ -250,7 +253,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
     part = _part(out)
     options, kind = job.options, job.task.kind
     torch.manual_seed(seed)  # for the new head
-    network = load_model(job.model, kind, job.encoder.labels, options.cls_dropout)
+    network = load_for_training(job.model, kind, job.encoder.labels, options.cls_dropout)
     if options.freeze_encoder:
         freeze_encoder(network)
     if options.lora is not None:
@@ -417,6 +420,7 @@ def finish(
             other = evaluator(job.splits[name])
             metrics[name] = other.scores
             write_predictions(part / f"predictions-{name}.jsonl", other)
+    TaskSettings(job.encoder.max_length, metrics.get("no_answer_threshold", 0.0)).save(part)
     (part / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
     report.write_report(part, job.record(seed), metrics, history, dev, job.encoder.labels)
     shutil.rmtree(part / "checkpoints", ignore_errors=True)

@@ -13,15 +13,15 @@ from torch import Tensor
 from transformers import Trainer, TrainerCallback, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
-from debertakit.finetuning.batches import SORTED_STEPS, Collator, TrainingOrder
-from debertakit.finetuning.examples import Kind
-from debertakit.finetuning.features import Row
-from debertakit.finetuning.losses import cells, divergence, task_logits, task_loss
-from debertakit.finetuning.models import parameter_groups
+from debertakit.data.examples import Kind
+from debertakit.finetuning.parameters import parameter_groups
 from debertakit.finetuning.sift import Sift, perturbed_logits, watching
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.precision import autocast, resolve_precision
-from debertakit.pretraining.log import Log
+from debertakit.tasks.batches import SORTED_STEPS, Collator, TrainingOrder
+from debertakit.tasks.features import TokenRow
+from debertakit.tasks.losses import cells, divergence, task_logits, task_loss
+from debertakit.training.log import Log
 
 
 class FinetuneTrainer(Trainer):
@@ -33,7 +33,7 @@ class FinetuneTrainer(Trainer):
         model: Any,
         args: TrainingArguments,
         kind: Kind,
-        rows: Sequence[Row],
+        rows: Sequence[TokenRow],
         collate: Collator,
         evaluator: Callable[[], dict[str, float]],
         *,

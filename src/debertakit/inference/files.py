@@ -22,8 +22,8 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from debertakit.finetuning.problems import Problems
-from debertakit.finetuning.rows import JSON_LINES, Row, json_lines, json_values, lines, parquet, quoting_of, table
+from debertakit.data.problems import Problems
+from debertakit.data.tables import JSON_LINES, TableRow, json_lines, json_values, lines, parquet, quoting_of, table
 from debertakit.inference.predictor import LISTS, LOOK_AHEAD, Input, Predictor
 from debertakit.inference.results import (
     Answers,
@@ -101,7 +101,7 @@ def predict_file(
     return replace(counts, errors=counts.errors + len(problems.skipped))
 
 
-def answer(predictor: Predictor, block: Sequence[Row], columns: dict[str, str]) -> list[Said]:
+def answer(predictor: Predictor, block: Sequence[TableRow], columns: dict[str, str]) -> list[Said]:
     """Return the prediction or the error of each row."""
     items = [_attempt(_input, predictor, row, columns) for row in block]
     good = [item for item in items if not isinstance(item, str)]
@@ -135,15 +135,15 @@ def check_columns(predictor: Predictor, names: Collection[str], columns: dict[st
         if field not in known:
             raise ValueError(f"--column {field}={columns[field]}: this task reads {', '.join(known)}")
     for field in (*predictor.fields, *columns):
-        column = columns.get(field, field)
-        if column not in names:
+        column, other = columns.get(field, field), predictor.instead.get(field, field)
+        if column not in names and columns.get(other, other) not in names:
             raise ValueError(f"no column {column!r}; there are {', '.join(names)} (--column {field}=NAME)")
     for name in ADDED:
         if name in names:
             raise ValueError(f"the input has a column {name!r}, which is what the output adds; rename it")
 
 
-def _input(predictor: Predictor, row: Row, columns: dict[str, str]) -> Input:
+def _input(predictor: Predictor, row: TableRow, columns: dict[str, str]) -> Input:
     item = {}
     for field in (*predictor.fields, *predictor.optional):
         column = columns.get(field, field)
@@ -152,7 +152,7 @@ def _input(predictor: Predictor, row: Row, columns: dict[str, str]) -> Input:
             value = _list(column, value)
         if value is not None:
             item[field] = value
-        elif field in predictor.fields:
+        elif field in predictor.fields and field not in predictor.instead:
             raise ValueError(f"{column} is missing")
     return predictor.check(item)
 
@@ -186,10 +186,10 @@ def headline(result: Result) -> str | float:
 # --------------------------------------------------------------------------------------------- reading and writing
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[Row]:
+def _rows(path: Path, problems: Problems) -> Iterator[TableRow]:
     suffix = path.suffix.lower()
     if suffix == ".txt":
-        return (Row(number, {"text": line.rstrip("\r\n")}) for number, line in lines(path, problems))
+        return (TableRow(number, {"text": line.rstrip("\r\n")}) for number, line in lines(path, problems))
     if suffix in JSON_LINES:
         return json_lines(path, problems)
     if suffix == ".json":
@@ -321,7 +321,7 @@ def _need_pyarrow(file: Path) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[finetune]'") from None
+        raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[parquet]'") from None
 
 
 def with_added(block: "pyarrow.Table", said: Sequence[Said], numeric: bool) -> "pyarrow.Table":

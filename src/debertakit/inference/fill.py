@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from debertakit.finetuning.features import Row
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Candidate, Filled, Result
 from debertakit.model import DebertaPreTrainedModel, pack_input
+from debertakit.tasks.features import TokenRow
 
 __all__ = ["Candidate", "MaskFiller", "fill_mask"]
 
@@ -22,32 +22,34 @@ def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[
 class MaskFiller(Predictor):
     """Predict the most probable tokens at each mask. DeBERTa models use their mask decoder."""
 
-    longs = ("windows", "whole")  # "windows" is accepted only because it is the default: see encode
-
-    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **others: Any):
+    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **options: Any):
         if tokenizer.mask_token is None:
             raise ValueError("this tokenizer has no mask token")
         if top < 1:
-            raise ValueError(f"top={top}: at least 1")
-        super().__init__(model, tokenizer, **others)
+            raise ValueError(f"top is {top}; it must be >= 1")
+        if options.get("long") not in (None, "whole"):
+            raise ValueError(f"long={options['long']!r}: fill reads every text whole, because a mask needs its context")
+        super().__init__(model, tokenizer, **options)
         self.top = top
 
     def check(self, item: Any) -> Input:
         item = super().check(item)
         if self.tokenizer.mask_token not in item["text"]:
-            raise ValueError(f"the text holds no {self.tokenizer.mask_token} to fill")
+            raise ValueError(f"the text has no {self.tokenizer.mask_token} to fill")
         return item
 
-    def encode(self, items: Sequence[Input]) -> list[Row]:
+    def encode(self, items: Sequence[Input]) -> list[TokenRow]:
         """Encode whole texts, without truncation or windows: a mask is predicted from the whole text."""
-        rows = [Row(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])]
+        rows = [
+            TokenRow(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])
+        ]
         ours = isinstance(self.model, DebertaPreTrainedModel) and not self.model.config.position_biased_input
         for row in rows:
             if row.tokens > self.max_length and not ours and self.long != "whole":
                 raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
         return rows
 
-    def forward(self, batch: dict[str, Any], rows: Sequence[Row]) -> list[np.ndarray]:
+    def forward(self, batch: dict[str, Any], rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Return [masks, top, 2] for each row: token id and probability."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         masked = ids == self.tokenizer.mask_token_id
@@ -61,7 +63,7 @@ class MaskFiller(Predictor):
         both = torch.stack([found.indices.double(), found.values.double()], -1).cpu()
         return [part.numpy() for part in both.split(masked.sum(1).tolist())]
 
-    def decide(self, items: Sequence[Input], rows: Sequence[Row], outputs: Sequence[np.ndarray]) -> list[Result]:
+    def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Result]:
         return [Filled(self._masks(row.ids[0], output)) for row, output in zip(rows, outputs, strict=True)]
 
     def _masks(self, ids: list[int], output: np.ndarray) -> list[list[Candidate]]:

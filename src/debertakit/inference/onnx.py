@@ -26,6 +26,7 @@ from transformers.utils import ModelOutput
 from debertakit import heads
 from debertakit.config import DebertaConfig
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
+from debertakit.loading import copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 
 if TYPE_CHECKING:
@@ -167,7 +168,7 @@ def export_onnx(
 ) -> Path:
     """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.
 
-    The default tokenizer is the checkpoint's. ``1_Pooling`` and ``modules.json`` are copied from a checkpoint folder.
+    The default tokenizer is the checkpoint's. Its task settings and pooling are copied.
     """
     _require()
     import onnx
@@ -201,19 +202,9 @@ def export_onnx(
             tokenizer.save_pretrained(written)
         for file in written.iterdir():
             shutil.move(file, out / file.name)
-    if source is not None and source.resolve() != out.resolve():
-        _copy_pooling(source, out)
+    if source is not None:
+        copy_settings(source, out)
     return out / "model.onnx"
-
-
-def _copy_pooling(source: Path, out: Path) -> None:
-    """Copy the pooling settings of a sentence-transformers folder, and remove those of an earlier export."""
-    shutil.rmtree(out / "1_Pooling", ignore_errors=True)
-    (out / "modules.json").unlink(missing_ok=True)
-    if (source / "1_Pooling").is_dir():
-        shutil.copytree(source / "1_Pooling", out / "1_Pooling")
-    if (source / "modules.json").is_file():
-        shutil.copy(source / "modules.json", out)
 
 
 class OnnxModel:
@@ -280,12 +271,10 @@ def _require() -> None:
 
 def _load(name: str | Path) -> DebertaPreTrainedModel:
     """Load the class that the config names. Microsoft's own files name none and load as the bare encoder."""
-    config = DebertaConfig.from_pretrained(name)
-    wanted = (config.architectures or ["DebertaModel"])[0].replace("DebertaV2", "Deberta")
-    kinds = {kind.__name__: kind for kind in HEADS}
-    if wanted not in kinds:
-        raise ValueError(f"{name} holds a {wanted}, which has no ONNX form; {', '.join(kinds)} have")
-    return kinds[wanted].from_pretrained(name)
+    saved = describe(name)
+    if not saved.ours:
+        raise ValueError(f"{name} is a {saved.config.model_type} model; only DeBERTa models can be exported")
+    return saved.network()
 
 
 def _tokenizer_of(name: str | Path) -> Any:

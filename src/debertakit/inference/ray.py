@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow
 from pyarrow import dataset
 
-from debertakit.finetuning.rows import Row
+from debertakit.data.tables import TableRow
 from debertakit.inference.files import Counts, answer, check_columns, with_added
 from debertakit.inference.predictor import LOOK_AHEAD, Predictor
 from debertakit.inference.tasks import load
@@ -26,7 +26,7 @@ class Stage:
         self.predictor, self.columns = load(model, task, **options), columns
 
     def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
-        rows = [Row("", values) for values in block.to_pylist()]
+        rows = [TableRow("", values) for values in block.to_pylist()]
         return with_added(block, answer(self.predictor, rows, self.columns), self.predictor.numeric)
 
 

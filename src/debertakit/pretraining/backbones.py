@@ -9,7 +9,7 @@ so a checkpoint loads in transformers under its own class without unexpected wei
 import copy
 import typing
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +20,6 @@ from transformers import (
     AutoModelForPreTraining,
     PreTrainedModel,
 )
-from transformers.models.auto import CONFIG_MAPPING
 
 from debertakit.config import DebertaConfig
 from debertakit.decoding import decode_masks
@@ -28,9 +27,8 @@ from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqCon
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.objectives.base import Backbone, View, ViewName
+from debertakit.pretraining.family import Sharing, model_fields
 from debertakit.pretraining.settings import PretrainConfig, known
-
-Sharing = Literal["all", "attention", "ffn", "none"]
 
 WORD_HEADS: dict[str, Any] = {
     "bert": lambda model, hidden: model.cls.predictions(hidden),
@@ -288,19 +286,6 @@ def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
                 "(model.max_position_embeddings)"
             )
     return built
-
-
-def model_fields(family: str) -> dict[str, Any]:
-    """Map each field allowed in ``PretrainConfig.model`` to its type."""
-    if family == "deberta":
-        return DebertaConfig.__annotations__  # without the fields inherited from transformers
-    if family == "deberta-d":
-        return {**DebertaConfig.__annotations__, "decoder_layers": int}
-    fields = dict(CONFIG_MAPPING[family].__annotations__)
-    if family == "albert":
-        fields = {**fields, "share": Sharing}
-        del fields["num_hidden_groups"], fields["inner_group_num"]  # derived from share
-    return fields
 
 
 def stock_config(family: str, fields: dict[str, Any]) -> Any:

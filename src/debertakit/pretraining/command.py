@@ -13,8 +13,8 @@ from debertakit.pretraining.settings import PretrainConfig
 from debertakit.text.corpus import Corpus, prepare, tokenizer_hash
 from debertakit.text.documents import source
 from debertakit.text.shards import MANIFEST
+from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.text.training import train_tokenizer
 
 
 def run(

@@ -28,14 +28,14 @@ from debertakit.precision import Resolved, autocast, precision_line, resolve_pre
 from debertakit.pretraining import continued, distributed, report, settings, state
 from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.log import Log
-from debertakit.pretraining.optim import clip_gradients, learning_rate, make_optimizer
 from debertakit.pretraining.rtd import RtdTrainee, make_pair
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import Progress
 from debertakit.pretraining.trainee import Phase, Trainee
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
+from debertakit.training.log import Log
+from debertakit.training.optim import clip_gradients, learning_rate, make_optimizer
 
 
 class Diverged(ValueError):

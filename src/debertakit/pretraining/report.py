@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from debertakit.pretraining import log
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import MANIFEST, Progress
 from debertakit.text.shards import Corpus
+from debertakit.training import log
 
 NAMES = {"deberta": "DeBERTa", "bert": "BERT", "roberta": "RoBERTa", "albert": "ALBERT"}
 NAMES |= {"xlnet": "XLNet", "electra": "ELECTRA", "deberta-d": "DeBERTa-D", "gpt2": "GPT-2"}

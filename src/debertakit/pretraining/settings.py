@@ -12,8 +12,9 @@ from typing import Any, Literal
 
 from debertakit.objectives import Objectives
 from debertakit.precision import Precision
-from debertakit.pretraining.optim import Optimizer
+from debertakit.pretraining.family import model_fields
 from debertakit.text.masking import Masking
+from debertakit.training.optim import Optimizer
 
 
 @dataclass(frozen=True)
@@ -200,8 +201,6 @@ def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
 
 
 def _model_value(family: str, name: str, text: str) -> Any:
-    from debertakit.pretraining.backbones import model_fields
-
     kinds = model_fields(family)
     known([name], kinds, "model.")
     if name == "pos_att_type":

@@ -26,9 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from debertakit.explain.page import page_data
 from debertakit.explain.parts import Anatomy, Subject, encode, look
-from debertakit.finetuning.models import labels_of
 from debertakit.inference.predictor import Predictor
-from debertakit.inference.tasks import TASKS
+from debertakit.inference.tasks import PREDICTORS
+from debertakit.loading import labels_of
 from debertakit.serving import schemas
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, checked
 
@@ -199,7 +199,7 @@ def _add_endpoint(app: FastAPI, task: str, answer: Callable[[str, Any], Awaitabl
         return await answer(task, request)
 
     endpoint.__annotations__["request"] = taken  # FastAPI reads the schema from the annotation
-    summary = (TASKS[task].__doc__ or "").strip().splitlines()[0]
+    summary = (PREDICTORS[task].__doc__ or "").strip().splitlines()[0]
     app.post(f"/{task}", response_model=given, dependencies=guard, summary=summary, name=task)(endpoint)
 
 

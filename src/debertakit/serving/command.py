@@ -101,6 +101,6 @@ def parse(spec: str) -> tuple[str, str, str | None]:
 
 
 def _task_of(predictor: Any) -> str:
-    from debertakit.inference.tasks import TASKS
+    from debertakit.inference.tasks import PREDICTORS
 
-    return next(task for task, cls in TASKS.items() if type(predictor) is cls)
+    return next(task for task, cls in PREDICTORS.items() if type(predictor) is cls)

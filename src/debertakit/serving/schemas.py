@@ -34,6 +34,11 @@ class WithLabels(Strict):
     labels: list[str] = Field(min_length=1, max_length=LABELS)
 
 
+class TextOrWords(Strict):
+    text: str | None = None
+    words: list[str] | None = Field(None, min_length=1, description="Words to tag as they are, instead of a text.")
+
+
 class QuestionInput(Strict):
     question: str
     context: str
@@ -78,7 +83,7 @@ class ModelInfo(BaseModel):
 BODIES: dict[str, tuple[Any, Any]] = {
     "classify": (Request[TextOrPair], Response[Classification | Score]),
     "zero-shot": (Request[WithLabels], Response[Classification]),
-    "ner": (Request[TextInput], Response[Entities]),
+    "ner": (Request[TextOrWords], Response[Entities]),
     "answer": (Request[QuestionInput], Response[Answers]),
     "choose": (Request[OptionsInput], Response[Chosen]),
     "fill": (Request[TextInput], Response[Filled]),

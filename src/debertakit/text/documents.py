@@ -163,7 +163,7 @@ class _Zstd(io.RawIOBase):
         try:
             import pyarrow
         except ImportError as error:
-            raise ValueError(f"{path}: reading .zst needs pyarrow: pip install 'debertakit[pretrain]'") from error
+            raise ValueError(f"{path}: reading .zst needs pyarrow: pip install 'debertakit[parquet]'") from error
         self.stream, self.path = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), path
 
     def readable(self) -> bool:
@@ -226,7 +226,7 @@ def _parquet(path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'debertakit[pretrain]'") from error
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'debertakit[parquet]'") from error
     try:
         file = ParquetFile(path)
         if text_field not in file.schema_arrow.names:

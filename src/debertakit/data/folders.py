@@ -1,0 +1,122 @@
+"""Find the files of a benchmark in its unpacked archive, or load it from the hub.
+
+    train, dev, test = the first pattern that matches any file; if it matches several files, the largest
+
+This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` over ``train.3k.json``.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from debertakit.data.examples import gold
+from debertakit.data.problems import Problems, logger
+from debertakit.data.tables import SUFFIXES, TableRow, read_rows
+
+Patterns = Mapping[str, Sequence[str]]
+ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[Any]]
+"""Rows, problems, and whether every row must have a label -> examples."""
+
+SPLITS: Patterns = {
+    "train": ("train.*", "*train*"),
+    "dev": ("dev.*", "val.*", "valid.*", "validation.*", "*dev*", "*val*"),
+    "test": ("test.*", "*test*"),
+}
+HUB_SPLITS = {
+    "train": "train",
+    "validation": "dev",
+    "validation_matched": "dev",
+    "validation_mismatched": "dev-mismatched",
+    "test": "test",
+    "test_matched": "test",
+    "test_mismatched": "test-mismatched",
+}
+
+
+def read_splits(
+    folder: Path,
+    read: ReadSplit,
+    *,
+    names: Sequence[str],
+    patterns: Patterns = SPLITS,
+    hub: str = "",
+    known: Sequence[str] = (),
+    headless: Sequence[str] = (),
+) -> dict[str, list[Any]]:
+    """Read examples by split from a folder, from "hf" (the dataset ``hub``), or from "hf:NAME[:CONFIG]"."""
+    splits = {}
+    if is_hub(folder):
+        for split, rows in hub_rows(folder, hub).items():
+            splits[split] = _finished(rows, Problems(folder, "row"), read, split)
+    else:
+        for split, path in find(folder, names, patterns).items():
+            problems = Problems(path)
+            rows = read_rows(path, problems, known=known, headless=headless)
+            splits[split] = _finished(rows, problems, read, split)
+    return with_dev(folder, splits)
+
+
+def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Use a labelled test set as the dev set if there is no dev set."""
+    if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
+        logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
+        splits["dev"] = splits.pop("test")
+    return splits
+
+
+def find(
+    folder: Path, names: Sequence[str], patterns: Patterns = SPLITS, suffixes: Sequence[str] = SUFFIXES
+) -> dict[str, Path]:
+    """Find the file of each split. ``names``: subfolders to try if ``folder`` itself has no matching files."""
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder")
+    wanted = {name.casefold() for name in names}
+    inside = [child for child in sorted(folder.iterdir()) if child.is_dir() and child.name.casefold() in wanted]
+    for place in (folder, *inside):
+        files = [f for f in sorted(place.iterdir()) if f.is_file() and f.suffix in suffixes]
+        found = {split: _first(files, globs) for split, globs in patterns.items()}
+        if any(found.values()):
+            return {split: path for split, path in found.items() if path}
+    expected = ", ".join(globs[0] for globs in patterns.values())
+    there = ", ".join(sorted(child.name for child in folder.iterdir())[:8]) or "nothing"
+    raise ValueError(f"{folder}: no data files ({expected}); the folder holds {there}")
+
+
+def is_hub(folder: Path) -> bool:
+    return str(folder) == "hf" or str(folder).startswith("hf:")
+
+
+def _finished(rows: Iterator[TableRow], problems: Problems, read: ReadSplit, split: str) -> list[Any]:
+    examples = read(rows, problems, not split.startswith("test"))
+    problems.finish(len(examples))
+    return examples
+
+
+def _first(files: Sequence[Path], globs: Sequence[str]) -> Path | None:
+    for glob in globs:
+        matching = [path for path in files if path.match(glob)]
+        if matching:
+            return max(matching, key=lambda path: path.stat().st_size)
+    return None
+
+
+def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
+    """Load rows by split from "hf" (the ``default`` dataset) or "hf:NAME[:CONFIG]"."""
+    source = str(folder).partition(":")[2] or default
+    if not source:
+        raise ValueError("this task is not read from the hub; give the folder with its files")
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise ValueError("reading from the hub needs `datasets`: pip install 'debertakit[finetune]'") from error
+    name, _, config = source.partition(":")
+    try:
+        dataset = load_dataset(name, config or None)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"hf:{source} cannot be loaded ({reason}); offline, give the folder with its files") from error
+    return {
+        HUB_SPLITS[split]: (TableRow(number, row) for number, row in enumerate(rows, 1))
+        for split, rows in dataset.items()
+        if split in HUB_SPLITS
+    }

@@ -1,1 +1,0 @@
-"""Recipes for the model family and its ablations."""

@@ -1,0 +1,359 @@
+"""What a model folder is. Training, evaluation, prediction, serving, export and explanation all open it here.
+
+    model = describe("runs/sst2")       config, head, kind of task, labels, maximum length, threshold, pooling
+    model.tokenizer()                   our tokenizer for DeBERTa, else that of transformers
+    model.network()                     the trained network: every weight must be there
+    load_for_training(...)              the encoder with a head for a kind of task, new unless the folder has one
+
+A folder holds config.json, weights and tokenizer files in the format of transformers. ``finetune`` adds task.json
+(``TaskSettings``): how the texts were read and when a question counts as unanswerable. A folder that PEFT wrote holds
+an adapter (adapter_config.json) and names its base model; the adapter is merged when the network is loaded.
+
+DeBERTa models use our classes, other encoders those of transformers. Weights are always loaded as fp32.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+from debertakit.checkpoints import load_whole
+from debertakit.config import MODEL_TYPES, DebertaConfig
+from debertakit.data.examples import Kind
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
+from debertakit.text.tokenizers import load_tokenizer
+
+HEADS: dict[Kind, str] = {
+    "single-label": "SequenceClassification",
+    "multi-label": "SequenceClassification",
+    "regression": "SequenceClassification",
+    "tagging": "TokenClassification",
+    "qa": "QuestionAnswering",
+    "choice": "MultipleChoice",
+}
+PROBLEM_TYPES: dict[Kind, str] = {
+    "single-label": "single_label_classification",
+    "multi-label": "multi_label_classification",
+    "regression": "regression",
+}
+ADAPTED_HEADS = {  # PEFT's task types
+    "SEQ_CLS": "SequenceClassification",
+    "TOKEN_CLS": "TokenClassification",
+    "QUESTION_ANS": "QuestionAnswering",
+}
+LABELLED: tuple[Kind, ...] = ("single-label", "multi-label", "tagging")
+DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
+"""Config fields for the dropout before the classifier: ours, BERT's, ALBERT's, DistilBERT's. XLNet has none."""
+LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
+HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+TASK_FILE = "task.json"
+BESIDE = (TASK_FILE, "modules.json", "1_Pooling")
+"""Files and folders that describe how a model is used; an export copies them."""
+
+
+@dataclass(frozen=True)
+class TaskSettings:
+    """How a fine-tuned model reads texts and decides. ``finetune`` writes it, ``describe`` reads it."""
+
+    max_length: int | None = None
+    """Tokens; None: the longest input that the model takes."""
+    no_answer_threshold: float | None = 0.0
+    """How far "no answer" must beat the best answer; None: the model always answers (decisions.py)."""
+
+    def save(self, folder: Path) -> None:
+        (folder / TASK_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, folder: Path) -> "TaskSettings":
+        """Read task.json, or the files of a run by version 1: run.json and metrics.json."""
+        if (folder / TASK_FILE).is_file():
+            return cls(**_json(folder / TASK_FILE))
+        metrics = _json(folder / "metrics.json")
+        return cls(_json(folder / "run.json").get("max_length"), metrics.get("no_answer_threshold", 0.0))
+
+
+@dataclass(frozen=True)
+class SavedModel:
+    name: str
+    """Folder or hub name."""
+    config: PreTrainedConfig
+    """For a DeBERTa-D, the config of its encoder."""
+    head: str
+    """The class without its prefix: "SequenceClassification"; "" for a bare encoder."""
+    settings: TaskSettings
+    adapter: Path | None = None
+    """Folder of an adapter; ``name`` is then its base model."""
+
+    @property
+    def ours(self) -> bool:
+        return self.config.model_type in MODEL_TYPES
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of task, by the head. Raises for a model without a head for a task."""
+        for kind in ("tagging", "qa", "choice"):
+            if self.head == HEADS[kind]:
+                return kind
+        if self.head != "SequenceClassification":
+            raise ValueError(f"{self} has no head for a task (it has {self.head_name}); fine-tune it first")
+        return sequence_kind(self.config)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Labels in logit order; () for kinds without labels."""
+        return labels_of(self.config) if self.kind in LABELLED else ()
+
+    @property
+    def head_name(self) -> str:
+        return f"a {self.head} head" if self.head else "no head"
+
+    @cached_property
+    def pooling(self) -> str:
+        """Pooling of a sentence-transformers folder. Default: mean."""
+        return _stored_pooling(Path(self.name))
+
+    def __str__(self) -> str:
+        return str(self.adapter or self.name)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        return load_tokenizer_of(self.name)
+
+    def network(self, head: str | None = None, **options: Any) -> PreTrainedModel:
+        """Load the network for inference, with its own head or another one ("" for the bare encoder).
+
+        Raises if a weight is missing, except for the bare encoder of a model with a head. ``options`` are those of
+        ``from_pretrained``.
+        """
+        wanted = self.head if head is None else head
+        if is_seq2seq(self.name):
+            raise ValueError(f"{self} is a DeBERTa-D: it generates text (deberta generate) and has no {wanted} head")
+        cls = _class_of(wanted, self.ours)
+        if self.adapter is not None:
+            return _merged(cls, self, self.adapter)
+        if not wanted:
+            return cls.from_pretrained(self.name, dtype=torch.float32, **options).eval()
+        return load_whole(cls, self.name, dtype=torch.float32, **options)
+
+
+def describe(name: str | Path) -> SavedModel:
+    """Describe a folder or a hub model without loading its weights."""
+    folder = Path(name)
+    if (folder / "adapter_config.json").is_file():
+        return _describe_adapter(folder)
+    config = load_config(name)
+    return SavedModel(str(name), config, _head(config), TaskSettings.read(folder))
+
+
+def load_config(path: str | Path) -> Any:
+    """Load a config. For a DeBERTa-D, return the config of its encoder."""
+    from transformers import AutoConfig
+
+    folder = Path(path)
+    if not folder.exists() and not HUB_NAME.fullmatch(str(path)):
+        raise ValueError(f"{path}: no such folder")
+    if folder.exists() and not (folder / "config.json").is_file():
+        raise ValueError(f"{path} is not a model: it has no config.json")
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is not a model folder, and no hub model was found: {_first_line(error)}") from None
+    if isinstance(config, DebertaSeq2SeqConfig):
+        return config.encoder
+    return DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
+
+
+def sequence_kind(config: PreTrainedConfig) -> Kind:
+    """Kind of task of a sequence classification head."""
+    kinds = {problem: kind for kind, problem in PROBLEM_TYPES.items()}
+    if config.problem_type in kinds:
+        return kinds[config.problem_type]
+    return "regression" if config.num_labels == 1 else "single-label"
+
+
+def labels_of(config: PreTrainedConfig) -> tuple[str, ...]:
+    """Labels in logit order."""
+    return tuple(config.id2label[i] for i in range(config.num_labels))
+
+
+def load_tokenizer_of(path: str | Path) -> PreTrainedTokenizerFast:
+    """Load our tokenizer for DeBERTa (text/tokenizers.py explains why), else the one from transformers."""
+    if load_config(path).model_type in MODEL_TYPES:
+        return load_tokenizer(path)
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} has no tokenizer: {_first_line(error)}") from None
+
+
+def load_for_training(
+    path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_dropout: float | None = None
+) -> PreTrainedModel:
+    """Load a folder or hub model with a head for ``kind``, new unless the checkpoint has one that fits."""
+    config = load_config(path)
+    ours = config.model_type in MODEL_TYPES
+    cls = _class_of(HEADS[kind], ours)
+    fields = _head_fields(kind, labels)
+    dropout = next((name for name in DROPOUTS if hasattr(config, name)), None)
+    if cls_dropout is not None and dropout is not None:
+        fields[dropout] = cls_dropout
+    if ours and is_seq2seq(path):
+        return _encoder_of(path, cls, config, fields)
+    model, info = cls.from_pretrained(
+        path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
+    )
+    missing = sorted(name for name in info["missing_keys"] if LAYER.search(name))
+    if missing:
+        raise ValueError(f"{path} lacks {len(missing)} weights of the encoder, for example {missing[0]}")
+    return model
+
+
+def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
+    """Maximum number of input tokens, and whether longer inputs are impossible (absolute positions)."""
+    config = model.config
+    longest = tokenizer.model_max_length
+    positions = getattr(config, "max_position_embeddings", None) or -1
+    if positions > 0:
+        longest = min(longest, positions)
+    elif longest > 10**6:  # XLNet has no limit, and its tokenizer reports a huge number
+        longest = 512
+    if config.model_type in MODEL_TYPES:
+        return longest, config.position_biased_input
+    for name, table in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding):
+            # RoBERTa and similar models start positions after the padding index.
+            taken = 0 if table.padding_idx is None else table.padding_idx + 1
+            return min(longest, table.num_embeddings - taken), True
+    return longest, False
+
+
+def copy_settings(source: Path, target: Path) -> None:
+    """Copy the files that say how a model is used, and remove those of an earlier export."""
+    if source.resolve() == target.resolve():
+        return
+    for name in BESIDE:
+        old = target / name
+        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, old)
+        elif (source / name).is_file():
+            shutil.copy(source / name, old)
+    settings = TaskSettings.read(source)
+    if settings != TaskSettings():  # a run by version 1 has no task.json to copy
+        settings.save(target)
+
+
+def _class_of(head: str, ours: bool) -> Any:
+    """Model class for a head: ours, or the auto class of transformers. "" is the bare encoder."""
+    import transformers
+
+    from debertakit import heads
+    from debertakit.model import DebertaModel
+
+    if not ours:
+        return getattr(transformers, f"AutoModelFor{head}" if head else "AutoModel")
+    if not head:
+        return DebertaModel
+    cls = getattr(heads, f"DebertaFor{head}", None)
+    if cls is None:
+        raise ValueError(f"there is no DeBERTa class with a {head} head")
+    return cls
+
+
+def _head(config: PreTrainedConfig) -> str:
+    """DebertaV2ForSequenceClassification -> "SequenceClassification"; a bare encoder -> ""."""
+    architecture = (config.architectures or [""])[0]
+    return architecture.rpartition("For")[2] if "For" in architecture else ""
+
+
+def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, Any]:
+    """Config fields of a head for a kind of task."""
+    fields: dict[str, Any] = {}
+    if kind == "regression":
+        fields["num_labels"] = 1
+    elif labels:
+        fields["id2label"] = dict(enumerate(labels))
+        fields["label2id"] = {label: index for index, label in enumerate(labels)}
+    if kind in PROBLEM_TYPES:
+        fields["problem_type"] = PROBLEM_TYPES[kind]
+    return fields
+
+
+def _encoder_of(path: str | Path, cls: Any, config: DebertaConfig, fields: dict[str, Any]) -> PreTrainedModel:
+    """Load the encoder of a DeBERTa-D with a new head."""
+    whole = DebertaForSeq2SeqLM.from_pretrained(path, dtype=torch.float32)
+    model = cls(DebertaConfig.from_dict(config.to_dict(), **fields))
+    model.deberta.load_state_dict(whole.encoder.state_dict())
+    return model
+
+
+# ------------------------------------------------------------------------------------------------------------ adapters
+
+
+def _describe_adapter(folder: Path) -> SavedModel:
+    adapter = _json(folder / "adapter_config.json")
+    base = adapter.get("base_model_name_or_path")
+    if not base:
+        raise ValueError(f"{folder} is an adapter whose adapter_config.json names no base model")
+    found = describe(base)
+    head = ADAPTED_HEADS.get(str(adapter.get("task_type")), found.head)
+    config = found.config
+    outputs = _head_outputs(folder)
+    if head in HEADS.values() and outputs is not None and outputs != config.num_labels:
+        config = type(config).from_dict({**config.to_dict(), "id2label": {i: f"LABEL_{i}" for i in range(outputs)}})
+    return replace(found, config=config, head=head, settings=TaskSettings.read(folder), adapter=folder)
+
+
+def _head_outputs(folder: Path) -> int | None:
+    """Number of labels of the head that an adapter holds, or None."""
+    from safetensors import safe_open
+
+    file = folder / "adapter_model.safetensors"
+    if not file.is_file():
+        return None
+    with safe_open(file, "pt") as tensors:
+        heads = [name for name in tensors.keys() if re.search(r"(classifier|score|out_proj)\.weight$", name)]  # noqa: SIM118
+        return tensors.get_slice(heads[-1]).get_shape()[0] if heads else None
+
+
+def _merged(cls: Any, saved: SavedModel, adapter: Path) -> PreTrainedModel:
+    """Load the base model with the adapter merged into its weights."""
+    try:
+        from peft import PeftModel
+    except ImportError:
+        raise ImportError(f"{saved} is an adapter, which needs a package: pip install peft") from None
+    labels = labels_of(saved.config) if saved.head in HEADS.values() else ()
+    fields = {"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}} if labels else {}
+    base = cls.from_pretrained(saved.name, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
+    return PeftModel.from_pretrained(base, adapter).merge_and_unload().eval()
+
+
+# --------------------------------------------------------------------------------------------------------------- files
+
+
+def _stored_pooling(folder: Path) -> str:
+    stored = _json(folder / "1_Pooling" / "config.json")
+    named = stored.get("pooling_mode")
+    modes = [named] if isinstance(named, str) else list(named or ())
+    modes += [key.removeprefix("pooling_mode_") for key, on in stored.items() if key.startswith("pooling_mode_") and on]
+    short = {"cls_token": "cls", "mean_tokens": "mean"}
+    found = {short.get(mode, mode) for mode in modes} or {"mean"}
+    if len(found) > 1 or not found <= {"mean", "cls"}:
+        raise ValueError(f"{folder} pools by {', '.join(sorted(found))}; only mean and cls are supported")
+    return found.pop()
+
+
+def _json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,114 @@
+import logging
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from debertakit.data.conll import bio, read_conll, tag_names
+from debertakit.data.examples import Tagged
+from debertakit.tasks.suites import task
+from tests.material import lines
+
+
+def file(tmp_path, *rows, name="a.conll"):
+    return lines(tmp_path / name, *rows)
+
+
+def test_words_and_last_column(tmp_path):
+    path = file(
+        tmp_path, "-DOCSTART- -X- O O", "", "EU NNP B-ORG", "rejects VBZ O", "", "", "Peter NNP B-PER", "B. NNP I-PER"
+    )
+    assert read_conll(path) == [
+        Tagged("0", ("EU", "rejects"), ("B-ORG", "O")),
+        Tagged("1", ("Peter", "B."), ("B-PER", "I-PER")),
+    ]
+
+
+def test_tabs_with_blank_lines_that_are_not_empty(tmp_path):
+    """WNUT 17's: a tab alone between sentences, words that are blanks or begin with #."""
+    path = file(tmp_path, "# id 17 domain=news", "#tag\tO", "New York\tB-location", "\t", "x\tO", "")
+    assert [e.words for e in read_conll(path)] == [("#tag", "New York"), ("x",)]
+
+
+def test_last_sentence_without_a_line_end_and_crlf(tmp_path):
+    (tmp_path / "a.conll").write_bytes(b"\xef\xbb\xbfa O\r\n\r\nb B-x")
+    assert read_conll(tmp_path / "a.conll") == [Tagged("0", ("a",), ("O",)), Tagged("1", ("b",), ("B-x",))]
+
+
+def test_iob1_becomes_bio_without_a_word(tmp_path, caplog):
+    path = file(tmp_path, "a I-PER", "b I-PER", "c B-PER", "d I-LOC", "e O", "f I-LOC")
+    with caplog.at_level(logging.WARNING):
+        (example,) = read_conll(path)
+    assert example.tags == ("B-PER", "I-PER", "B-PER", "B-LOC", "O", "B-LOC")
+    assert not caplog.text
+
+
+def test_broken_bio_is_repaired_and_counted(tmp_path, caplog):
+    path = file(tmp_path, "a B-PER", "b I-LOC", "", *["c O", "d I-PER", ""] * 4)
+    assert [e.tags for e in read_conll(path)] == [("B-PER", "B-LOC"), *[("O", "B-PER")] * 4]
+    assert "a.conll, line 1: I- that continues nothing, read as B-" in caplog.text
+    assert "a.conll: 5 of 5 rows: 5 I- that continues nothing, read as B-" in caplog.text
+    assert len(caplog.records) == 4  # three by name, and the count
+
+
+def test_other_schemes(tmp_path):
+    path = file(
+        tmp_path, "a B-x", "b I-x", "c E-x", "d S-y", "", "a B-x", "b L-x", "c U-y", "", "a B-x", "b M-x", "c E-x"
+    )
+    assert [e.tags for e in read_conll(path)] == [
+        ("B-x", "I-x", "I-x", "B-y"),
+        ("B-x", "I-x", "B-y"),
+        ("B-x", "I-x", "I-x"),
+    ]
+
+
+@given(st.lists(st.sampled_from(["O", "B-x", "I-x", "B-y", "I-y"])))
+def test_repaired_tags_are_bio_and_stay(tags):
+    repaired = bio(tags)
+    for before, tag in zip([None, *repaired], repaired, strict=False):
+        assert not tag.startswith("I-") or before in ("B" + tag[1:], tag)
+    assert bio(repaired) == repaired
+    assert [t[1:] for t in repaired] == [t[1:] for t in tags]
+
+
+@pytest.mark.parametrize("row", ["word", "word NN", "word\tX-PER"])
+def test_no_tag(tmp_path, row):
+    with pytest.raises(ValueError, match=r"a.conll, line 3: not a word and a BIO tag .*; 1 of 2 rows"):
+        read_conll(file(tmp_path, "a O", "", row, "b O"))
+
+
+def test_bytes_that_are_no_text_cost_the_sentence(tmp_path):
+    (tmp_path / "a.conll").write_bytes(b"a O\n\n" * 30 + b"b O\n\xff O\nc O\n")
+    assert len(read_conll(tmp_path / "a.conll")) == 30
+
+
+def test_a_test_set_may_be_words_alone(tmp_path):
+    assert read_conll(file(tmp_path, "a", "b"), labelled=False) == [Tagged("0", ("a", "b"))]
+
+
+@pytest.mark.parametrize("names", [("eng.train", "eng.testa", "eng.testb"), ("train.txt", "valid.txt", "test.txt")])
+def test_folder(tmp_path, names):
+    for name, word in zip(names, "abc", strict=True):
+        file(tmp_path, f"{word} O", name=name)
+    splits = task("conll2003").read(tmp_path)
+    assert {split: examples[0].words for split, examples in splits.items()} == {
+        "train": ("a",),
+        "dev": ("b",),
+        "test": ("c",),
+    }
+
+
+def test_names_of_the_tags_are_closed_under_continuation():
+    assert tag_names([Tagged("0", ("a", "b"), ("B-y", "O")), Tagged("1", ("c",), ("B-x",))]) == (
+        "O",
+        "B-x",
+        "I-x",
+        "B-y",
+        "I-y",
+    )
+
+
+def test_written_files_are_read_again(tmp_path):
+    examples = [Tagged("0", ("a", "b"), ("B-x", "I-x")), Tagged("1", ("c",), ("O",))]
+    task("wnut17").write(tmp_path / "out.conll", examples, [e.tags for e in examples])
+    assert read_conll(tmp_path / "out.conll") == examples

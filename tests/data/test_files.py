@@ -1,0 +1,384 @@
+"""Files of users, and what can be wrong with them: one line with file and row, refused or counted."""
+
+import csv
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.files import infer_kind, read_table
+from debertakit.data.problems import Problems
+from debertakit.data.tables import MAX_LINE, quoting_of
+from debertakit.tasks.own import own_task
+from tests.material import jsonl, lines, tsv
+
+YES_NO = [("text", "label"), *[(f"text {i}", "yes" if i % 2 else "no") for i in range(40)]]
+
+
+def read(path, **given_):
+    return read_table(path, **{"text": "text", "label": "label", **given_})
+
+
+# ------------------------------------------------------------------------------------------------------------- formats
+
+
+def test_csv_with_quotes_commas_and_line_ends_in_cells(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'\xef\xbb\xbfid,Text,label\r\n7,"He said ""no"",\r\ntwice",yes\r\n\r\n8,plain,no\r\n')
+    assert read(path) == [Text("7", 'He said "no",\r\ntwice', label="yes"), Text("8", "plain", label="no")]
+
+
+def test_semicolons(tmp_path):
+    assert read(lines(tmp_path / "a.csv", "text;label", "a, b;x", "c;y"))[0] == Text("0", "a, b", label="x")
+
+
+def test_tsv_with_the_texts_own_quotes_and_with_a_spreadsheets(tmp_path):
+    own = tsv(tmp_path / "own.tsv", ("text", "label"), ('"Go" on', "x"), ('He "went', "y"))
+    assert [e.text for e in read(own)] == ['"Go" on', 'He "went']
+    sheet = tsv(tmp_path / "sheet.tsv", ("text", "label"), ('"a ""b""\tc"', "x"), ("d", "y"))
+    assert [e.text for e in read(sheet)] == ['a "b"\tc', "d"]
+    assert (quoting_of(own), quoting_of(sheet)) == ("none", "csv")
+
+
+cells = st.text(
+    st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), include_characters='"\t,\n'), min_size=1, max_size=8
+)
+
+
+def is_label(cell: str) -> bool:
+    """NaN is none: what pandas writes for a missing one."""
+    return cell.strip().lower() not in ("", "nan", "+nan", "-nan")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv"])
+@given(rows=st.lists(st.tuples(cells.filter(str.strip), cells.filter(is_label)), min_size=1, max_size=5))
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_pythons_csv_writes_is_read_back(tmp_path, suffix, rows):
+    path = tmp_path / f"a.{suffix}"
+    with path.open("w", newline="", encoding="utf-8") as file:
+        csv.writer(file, delimiter="," if suffix == "csv" else "\t", quoting=csv.QUOTE_ALL).writerows(
+            [("text", "label"), *rows]
+        )
+    found = read(path, kind="single-label")
+    assert [(e.text, e.label) for e in found] == [(text.strip(), label.strip()) for text, label in rows]
+
+
+def test_json_lines_json_and_parquet_agree(tmp_path):
+    from datasets import Dataset
+
+    rows = [{"text": "a", "other": "b", "label": 1}, {"text": "c", "other": "d", "label": 0}]
+    (tmp_path / "list.json").write_text(json.dumps(rows))
+    (tmp_path / "data.json").write_text(json.dumps({"data": rows}, indent=1))
+    jsonl(tmp_path / "lines.jsonl", rows)
+    jsonl(tmp_path / "lines.json", rows)
+    Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
+    expected = [Text("0", "a", "b", "1"), Text("1", "c", "d", "0")]
+    for path in sorted(tmp_path.iterdir()):
+        assert read(path, pair="other") == expected, path.name
+
+
+def test_columns_by_number_in_a_table_without_header(tmp_path):
+    path = tsv(tmp_path / "a.tsv", ("x", "1", "one"), ("y", "0", "two"))
+    assert [(e.text, e.label) for e in read_table(path, text="3", label="2")] == [("one", "1"), ("two", "0")]
+
+
+def test_a_number_in_the_first_row_of_such_a_table_is_no_header(tmp_path):
+    path = tsv(tmp_path / "a.tsv", ("1", "a good film"), ("0", "a bad one"))
+    assert [(e.text, e.label) for e in read_table(path, text="2", label="1")] == [
+        ("a good film", "1"),
+        ("a bad one", "0"),
+    ]
+    named = tsv(tmp_path / "b.tsv", ("2", "1"), ("a good film", "yes"))  # both names: a header after all
+    assert [(e.text, e.label) for e in read_table(named, text="2", label="1")] == [("a good film", "yes")]
+
+
+# --------------------------------------------------------------------------------------------------------------- kinds
+
+
+@pytest.mark.parametrize(
+    ("labels", "kind"),
+    [
+        (["a", "b"], "single-label"),
+        (["0", "1", "2"], "single-label"),
+        (["1.0", "0.0"], "single-label"),
+        ([-1, 0, 1], "single-label"),
+        ([True, False], "single-label"),
+        (["0.5", "1"], "regression"),
+        ([4.75, 5.0], "regression"),
+        (["0.5"] * 30 + ["n/a"], "regression"),
+        (["0.5", "n/a"], "single-label"),
+        (["0.5"] * 30 + ["nan"], "regression"),
+        ([["a"], []], "multi-label"),
+        ([None, "", "x"], "single-label"),
+        (["0", "1", "2"] * 10 + ["nan"], "single-label"),
+        ([0, 1, 2, float("nan"), float("inf")], "single-label"),
+    ],
+)
+def test_kind_follows_from_the_labels(labels, kind):
+    assert infer_kind(labels) == kind
+
+
+def test_minus_one_is_a_label_here(tmp_path):
+    assert [e.label for e in read(tsv(tmp_path / "a.tsv", ("text", "label"), ("a", -1), ("b", 1)))] == ["-1", "1"]
+
+
+def test_nan_among_classes_is_no_label(tmp_path, caplog):
+    path = tsv(tmp_path / "a.tsv", ("text", "label"), *[(f"text {i}", i % 3) for i in range(40)], ("bad", "nan"))
+    assert {e.label for e in read(path)} == {"0", "1", "2"}
+    assert "a.tsv, line 42: no label; skipped" in caplog.text
+
+
+def test_several_labels_as_a_list_or_joined(tmp_path):
+    listed = jsonl(tmp_path / "a.jsonl", [{"text": "t", "label": ["x", "y"]}, {"text": "u", "label": []}])
+    joined = tsv(tmp_path / "a.tsv", ("text", "label"), ("t", "x|y"), ("u", ""))
+    assert [e.label for e in read(listed)] == [("x", "y"), ()]
+    assert [e.label for e in read(joined, separator="|")] == [("x", "y"), ()]
+    assert [e.label for e in read(joined, kind="multi-label", separator="|")] == [("x", "y"), ()]
+
+
+def test_scores(tmp_path):
+    assert [e.label for e in read(tsv(tmp_path / "a.tsv", ("text", "label"), ("a", "0.5"), ("b", "2")))] == [0.5, 2.0]
+
+
+def test_tasks_of_ones_own(tmp_path):
+    train = tsv(tmp_path / "train.tsv", *YES_NO)
+    test = tsv(tmp_path / "test.tsv", ("text",), ("unlabelled",))
+    found = own_task(train, test=test, text="text", label="label")
+    splits = found.read(tmp_path)
+    assert (found.name, found.kind, found.metric) == ("own", "single-label", "accuracy")
+    assert splits["test"] == [Text("0", "unlabelled")]
+    assert found.metric in found.score(splits["train"], ["yes"] * 40)
+    found.write(tmp_path / "out.jsonl", splits["test"], ["yes"])
+    assert json.loads((tmp_path / "out.jsonl").read_text()) == {"id": "0", "prediction": "yes"}
+
+
+def test_kinds_of_files(tmp_path):
+    conll = own_task(lines(tmp_path / "a.conll", "x B-a", "", "y O"))
+    assert (conll.kind, conll.labels) == ("tagging", ("O", "B-a", "I-a"))
+    assert isinstance(conll.read(tmp_path)["train"][0], Tagged)
+    qas = [{"id": "1", "question": "?", "answers": [{"text": "b", "answer_start": 2}]}]
+    squad = {"data": [{"paragraphs": [{"context": "a b", "qas": qas}]}]}
+    (tmp_path / "q.json").write_text(json.dumps(squad))
+    qa = own_task(tmp_path / "q.json")
+    assert (qa.kind, type(qa.read(tmp_path)["train"][0])) == ("qa", Question)
+    options = jsonl(tmp_path / "c.jsonl", [{"q": "?", "o": ["x", "y"], "y": 1}])
+    choice = own_task(options, text="q", options=["o"], label="y")
+    assert (choice.kind, type(choice.read(tmp_path)["train"][0])) == ("choice", Choice)
+
+
+def test_a_file_to_evaluate_on(tmp_path):
+    """Nothing is left out that training could not use."""
+    qas = [{"id": "1", "question": "?", "answers": [{"text": "elsewhere", "answer_start": -1}]}]
+    (tmp_path / "q.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": qas}]}]}))
+    found = own_task(None, tmp_path / "q.json")
+    assert found.kind == "qa"
+    assert found.read(tmp_path)["dev"][0].answers == ("elsewhere",)
+    with pytest.raises(ValueError, match="give a file"):
+        own_task(None)
+
+
+# ----------------------------------------------------------------------------------------------------------- bad files
+
+
+def with_bad(tmp_path, *bad, name="train.tsv"):
+    return tsv(tmp_path / name, *YES_NO, *bad)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (("", "yes"), "empty text"),
+        (("a", ""), "no label"),
+        (("a",), "fewer columns than the header (1 of 2)"),
+        (("a", "yes", "more"), "more columns than the header (3 for 2)"),
+    ],
+)
+def test_a_bad_row_is_skipped_named_and_counted(tmp_path, caplog, row, message):
+    assert len(read(with_bad(tmp_path, row))) == 40
+    assert [r.getMessage() for r in caplog.records] == [f"{tmp_path}/train.tsv, line 42: {message}; skipped"]
+
+
+def test_many_bad_rows_are_refused_in_one_line(tmp_path):
+    with pytest.raises(ValueError, match="line 42: empty text; 4 of 44 rows cannot be used") as raised:
+        read(with_bad(tmp_path, *[("", "yes")] * 3, ("a", "")))
+    assert str(raised.value).endswith("(3 empty text, 1 no label), more than 5%")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("given_", "message"),
+    [
+        ({"text": "txt"}, "train.tsv: no column 'txt'; it has 'text', 'label'$"),
+        ({"label": "class"}, "train.tsv: no column 'class'; it has 'text', 'label'$"),
+        ({"pair": "b"}, "train.tsv: no column 'b'; it has 'text', 'label'$"),
+        ({"kind": "tagging"}, "a table of texts is not for tagging"),
+    ],
+)
+def test_wrong_columns(tmp_path, given_, message):
+    with pytest.raises(ValueError, match=message):
+        read(with_bad(tmp_path), **given_)
+
+
+def test_header_missing(tmp_path):
+    path = tsv(tmp_path / "a.tsv", ("a fine film", "1"), ("a dull one", "0"))
+    with pytest.raises(ValueError, match=r"no column 'text'; it has 'a fine film', '1' \(no header\?"):
+        read(path)
+
+
+@pytest.mark.parametrize("score", ["nan", "inf", "-inf", "much"])
+def test_scores_that_are_none(tmp_path, caplog, score):
+    path = tsv(tmp_path / "a.tsv", ("text", "label"), *[(f"t{i}", i / 7) for i in range(1, 30)], ("bad", score))
+    assert len(read(path)) == 29
+    assert "a.tsv, line 31: " in caplog.text
+    assert repr(score) in caplog.text
+
+
+def test_labels_unseen_in_training(tmp_path, caplog):
+    train = read(with_bad(tmp_path))
+    dev = with_bad(tmp_path, ("a", "maybe"), name="dev.tsv")
+    assert len(read(dev, seen=train)) == 40
+    assert "dev.tsv, line 42: label unseen in training ('maybe'); skipped" in caplog.text
+    with pytest.raises(ValueError, match=r"b.tsv, line 2: label unseen in training \('Yes'\); 1 of 1 rows"):
+        read(tsv(tmp_path / "b.tsv", ("text", "label"), ("a", "Yes")), seen=train)
+    several = [Text("0", "t", label=("x", "y"))]
+    with pytest.raises(ValueError, match=r"unseen in training \('z'\)"):
+        read(tsv(tmp_path / "c.tsv", ("text", "label"), ("a", "x|z")), seen=several, separator="|")
+
+
+def test_labels_that_a_model_does_not_have(tmp_path, caplog):
+    path = with_bad(tmp_path, ("a", "maybe"))
+    found = own_task(None, path, text="text", label="label", kind="single-label", labels=("no", "yes"))
+    assert len(found.read(tmp_path)["dev"]) == 40
+    assert "train.tsv, line 42: label unseen in training ('maybe'); skipped" in caplog.text
+    dev = lines(tmp_path / "dev.conll", *["x B-a", "y I-a", ""] * 30, "z B-b")
+    tagged = own_task(None, dev, kind="tagging", labels=("O", "B-a"))  # the type is known
+    assert len(tagged.read(tmp_path)["dev"]) == 30
+    assert "dev.conll, sentence 31: label unseen in training (B-b); skipped" in caplog.text
+
+
+def test_types_of_entities_unseen_in_training(tmp_path):
+    train = lines(tmp_path / "train.conll", "x B-a", "y O")
+    dev = lines(tmp_path / "dev.conll", "x B-a", "y I-a", "", "z B-b")
+    with pytest.raises(ValueError, match=r"dev.conll, sentence 2: label unseen in training \(B-b\); 1 of 2"):
+        own_task(train, dev)
+    lines(dev, "x B-a", "y I-a")  # a continuation of a known type is known
+    assert len(own_task(train, dev).read(tmp_path)["dev"]) == 1
+
+
+def test_the_dev_set_has_the_kind_of_training(tmp_path):
+    """Whole numbers in a small dev file are scores all the same."""
+    train = tsv(tmp_path / "train.tsv", ("text", "label"), ("a", 0.5), ("b", 1))
+    dev = tsv(tmp_path / "dev.tsv", ("text", "label"), ("a", 1))
+    assert own_task(train, dev, text="text", label="label").read(tmp_path)["dev"][0].label == 1.0
+
+
+def test_a_column_of_free_text_is_no_label(tmp_path):
+    path = tsv(tmp_path / "a.tsv", ("text", "label"), *[(f"t{i}", f"comment {i}") for i in range(30)])
+    with pytest.raises(ValueError, match=r"30 different labels in 30 rows .*; the right column"):
+        read(path)
+
+
+def test_a_line_of_100_mb(tmp_path, caplog):
+    rows = "\n".join("\t".join(row) for row in YES_NO).encode()
+    path = tmp_path / "a.tsv"
+    with path.open("wb") as file:
+        file.write(rows + b"\n")
+        for _ in range(100):
+            file.write(b"x" * (1 << 20))
+        file.write(b"\tyes\nlast\tno\n")
+    assert MAX_LINE < 100 << 20
+    examples = read(path)
+    assert examples[-1].text == "last"
+    assert len(examples) == 41
+    assert "a.tsv, line 42: a line of more than 64 MB; skipped" in caplog.text
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "json"])
+def test_bytes_that_are_not_utf8(tmp_path, caplog, suffix):
+    separator = {"tsv": "\t", "csv": ","}.get(suffix)
+    if separator:
+        rows = [separator.join(row) for row in [*YES_NO, ("caf?", "yes")]]
+    else:
+        rows = [json.dumps({"text": text, "label": label}) for text, label in [*YES_NO[1:], ("caf?", "yes")]]
+    (tmp_path / f"a.{suffix}").write_bytes("\n".join(rows).encode().replace(b"?", b"\xe9"))
+    assert len(read(tmp_path / f"a.{suffix}")) == 40
+    assert f"a.{suffix}, line {42 if separator else 41}: not UTF-8 (byte 0xe9); skipped" in caplog.text
+
+
+def test_one_bad_item_of_a_json_list(tmp_path, caplog):
+    """Each item is judged by itself, not by the text of the whole list."""
+    rows = [{"text": text, "label": label} for text, label in [*YES_NO[1:], ("caf?", "yes")]]
+    (tmp_path / "a.json").write_bytes(json.dumps(rows).encode().replace(b"?", b"\xe9"))
+    assert len(read(tmp_path / "a.json")) == 40
+    assert "a.json, line 1, item 41: not UTF-8 (byte 0xe9); skipped" in caplog.text
+    (tmp_path / "b.json").write_text(json.dumps(rows).replace("?", "\\ud83d"))
+    assert len(read(tmp_path / "b.json")) == 40
+    assert "b.json, line 1, item 41: half a surrogate pair; skipped" in caplog.text
+
+
+def test_half_a_surrogate_pair(tmp_path, caplog):
+    rows = [json.dumps({"text": t, "label": y}) for t, y in YES_NO[1:]]
+    read(lines(tmp_path / "a.jsonl", *rows, '{"text": "\\ud83d", "label": "yes"}'))
+    assert "a.jsonl, line 41: half a surrogate pair; skipped" in caplog.text
+
+
+@pytest.mark.parametrize("content", ["text\tlabel\na\tb\n".encode("utf-16"), b"PK\x03\x04\0\0\0"])
+def test_not_text(tmp_path, content):
+    (tmp_path / "a.tsv").write_bytes(content)
+    with pytest.raises(ValueError, match=r"a.tsv: not UTF-8 text"):
+        read(tmp_path / "a.tsv")
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "csv", "jsonl", "json"])
+def test_empty_files(tmp_path, suffix):
+    (tmp_path / f"a.{suffix}").write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"a.{suffix}: the file (is empty|holds no examples)"):
+        read(tmp_path / f"a.{suffix}")
+
+
+def test_json_broken_at_a_line(tmp_path, caplog):
+    rows = [json.dumps({"text": t, "label": y}) for t, y in YES_NO[1:]]
+    for name in ("a.jsonl", "a.json"):
+        caplog.clear()
+        assert len(read(lines(tmp_path / name, *rows[:20], '{"text": "x", "label"', *rows[20:]))) == 40
+        assert f"{name}, line 21: not JSON" in caplog.text or f"{name}, line 22: not JSON" in caplog.text
+    with pytest.raises(ValueError, match=r"b.jsonl, line 1: not a JSON object"):
+        read(lines(tmp_path / "b.jsonl", "[1, 2]"))
+    with pytest.raises(ValueError, match=r"c.jsonl, line 1: not JSON"):
+        read(lines(tmp_path / "c.jsonl", "[" * 100_000))
+
+
+def test_a_quotation_mark_that_never_closes(tmp_path):
+    path = lines(tmp_path / "a.csv", "text,label", "a,x", '"b,y', "c,x")
+    with pytest.raises(ValueError, match=r"a.csv, line 3: a quotation mark opens here and never closes"):
+        read(path)
+
+
+def test_a_damaged_parquet_file(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(ValueError, match=r"a.parquet: not a readable Parquet file"):
+        read(tmp_path / "a.parquet")
+
+
+def test_other_suffixes_and_missing_files(tmp_path):
+    (tmp_path / "a.xlsx").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"a.xlsx: not a table that can be read \(it reads .tsv, .csv"):
+        read(tmp_path / "a.xlsx")
+    with pytest.raises(ValueError, match=r"b.csv: no such file"):
+        own_task(tmp_path / "b.csv", text="a", label="b")
+    with pytest.raises(ValueError, match="needs the column label"):
+        own_task(tmp_path / "a.xlsx", text="a")
+
+
+def test_few_lines_however_many_problems(tmp_path, caplog):
+    problems = Problems(tmp_path / "a.tsv")
+    for number in range(50):
+        problems.skip(number, "empty text")
+        problems.repair(number, "put right", "so")
+    problems.finish(used=1000)
+    messages = [record.getMessage() for record in caplog.records]
+    assert len(messages) == 8
+    assert messages[3] == f"{tmp_path}/a.tsv: 50 of 1050 rows: 50 empty text; skipped"
+    assert messages[7] == f"{tmp_path}/a.tsv: 50 of 1050 rows: 50 put right"
