@@ -10,7 +10,18 @@ import debertakit
 
 ROOT = Path(debertakit.__file__).parent
 ORDER = (
-    *("attention", "config", "checkpoints", "model", "decoding", "heads", "acceleration", "precision"),
+    *(
+        "files",
+        "protocols",
+        "attention",
+        "config",
+        "checkpoints",
+        "model",
+        "decoding",
+        "heads",
+        "acceleration",
+        "precision",
+    ),
     *("text", "data", "generation", "loading", "tasks", "training", "objectives", "pretraining", "finetuning"),
     *("inference", "explain", "serving", "bench", "parameter_counts", "verification", "demo", "cli"),
 )
