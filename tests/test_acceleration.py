@@ -10,7 +10,7 @@ from torch import nn
 
 from debertakit import DebertaModel, accelerate, undo
 from debertakit.acceleration import AcceleratedForward
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 
 
 def stock(name, suffix="Model", **overrides):

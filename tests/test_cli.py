@@ -11,7 +11,7 @@ import torch
 from debertakit.cli import base
 from debertakit.config import PRESETS
 from debertakit.heads import DebertaForMaskedLM
-from tests.conftest import small
+from tests.models import small
 
 
 def deberta(*arguments, code=0):

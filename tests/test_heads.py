@@ -12,7 +12,7 @@ from debertakit.heads import (
     DebertaForTokenClassification,
 )
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 

@@ -8,7 +8,7 @@ from debertakit.attention import cpu
 from debertakit.attention.projections import _cache, freeze_positions
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 

@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from debertakit.data.examples import Choice, Question, Tagged, Text
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.tasks import metrics
 from debertakit.tasks.task import Task
-from debertakit.text.tokenizers import wrap
-from tests.conftest import small
+from tests.models import small, word_tokenizer
 
 GOOD, BAD = ("good", "great", "fine", "lovely"), ("bad", "awful", "poor", "sad")
 NAMES, PLACES = ("anna", "bob", "carol"), ("paris", "london", "rome")
@@ -22,13 +21,8 @@ PIECES = ["##s", "##ly", "##er", "film", "un", "##known", "中", "国", "人", "
 
 
 @cache
-def tokenizer() -> Any:
-    """WordPiece over those words; characters it does not know are [UNK], zero-width ones are nothing at all."""
-    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *GOOD, *BAD, *NAMES, *PLACES, *FILLERS, *PIECES]
-    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    return wrap(backend)
+def tokenizer() -> PreTrainedTokenizerFast:
+    return word_tokenizer([*GOOD, *BAD, *NAMES, *PLACES, *FILLERS, *PIECES])
 
 
 def deberta(folder: Path, **fields: Any) -> Path:

@@ -5,7 +5,7 @@ import torch
 
 from debertakit import DebertaModel, accelerate
 from tests.clients.material import TEXTS, client, save
-from tests.conftest import randomise
+from tests.models import randomise
 
 client("gliner")
 

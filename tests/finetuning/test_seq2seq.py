@@ -18,7 +18,7 @@ from debertakit.heads import IGNORED, DebertaForMaskedLM
 from debertakit.loading import load_for_training, load_tokenizer_of
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.optim import Optimizer
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 
 WORDS = {"red": "rot", "blue": "blau", "old": "alt", "cat": "katze", "dog": "hund", "house": "haus", "sees": "sieht"}
 

@@ -4,7 +4,7 @@ import torch
 
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
-from tests.conftest import small
+from tests.models import small
 
 VARIANTS = {
     "v3": ("deberta-v3-base", {}),

@@ -12,8 +12,8 @@ from debertakit.model import pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import View
 from debertakit.pretraining.trainee import Part, Trainee
-from tests.conftest import randomise, small
 from tests.generation.material import VARIANTS, padded, text, writer
+from tests.models import randomise, small
 
 
 def naive(model, ids: torch.Tensor, steps: int, **kwargs) -> torch.Tensor:

@@ -13,8 +13,8 @@ from transformers import (
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
 from tests.generation.material import padded, text, translator
+from tests.models import randomise, small
 
 NAMES = ["deberta-v3-base", "deberta-base", "deberta-v2-xlarge"]
 

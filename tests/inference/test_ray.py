@@ -14,7 +14,7 @@ from pyarrow import dataset, parquet
 from debertakit.inference.ray import Stage, predict_with_ray
 from debertakit.inference.tasks import load
 from tests.inference import material
-from tests.inference.test_tasks import LABELS, TEXTS
+from tests.inference.material import LABELS, TEXTS
 
 ROWS = [{"id": i, "words": f"{TEXTS[i % 5]} {'cat ' * (i % 50)}"} for i in range(2400)]
 EMPTY = 1432

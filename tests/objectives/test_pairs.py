@@ -10,7 +10,7 @@ from debertakit.objectives.pairs import NO_PAIR
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
-from tests.conftest import small
+from tests.models import small
 
 
 def setting(corpus, tokenizer, dynamic=True, **weights):

@@ -10,7 +10,7 @@ from debertakit.objectives.plm import permuted_view
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
-from tests.objectives.test_objectives import cross_entropy, lively
+from tests.objectives.material import cross_entropy, lively
 
 LAYERS = 3
 

@@ -13,8 +13,8 @@ from debertakit.objectives.sbo import LONGEST
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masked, Masking
 from debertakit.text.packing import Packing
-from tests.conftest import small
-from tests.objectives.test_objectives import cross_entropy, lively, sequences
+from tests.models import small
+from tests.objectives.material import cross_entropy, lively, sequences
 
 TRAINEE = Trainee(DebertaForMaskedLM(small(vocab_size=60)), Objectives(sbo=1))
 

@@ -16,8 +16,7 @@ from debertakit.pretraining.continued import adopt, load
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import make_run, train_step
 from debertakit.pretraining.recipes import recipe
-from tests.conftest import randomise, small
-from tests.test_checkpoints import microsoft_folder
+from tests.models import microsoft_folder, randomise, small
 
 TABLE = "deberta.embeddings.word_embeddings"
 PACE = (

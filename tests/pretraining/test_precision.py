@@ -11,8 +11,7 @@ from debertakit.pretraining import settings
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.training.log import read
-from tests.pretraining.material import config
-from tests.pretraining.test_state import DROPOUT, cut_short, same, weights
+from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
 from tests.pretraining.worker import torchrun
 
 

@@ -21,8 +21,7 @@ from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.log import read
-from tests.pretraining.material import config
-from tests.pretraining.test_state import cut_short, same
+from tests.pretraining.material import config, cut_short, same
 from tests.pretraining.worker import torchrun
 
 ELECTRA = ("model.embedding_size=32",)

@@ -13,32 +13,8 @@ from safetensors.torch import load_file
 from debertakit.pretraining import state
 from debertakit.pretraining.loop import pretrain
 from debertakit.training.log import read
-from tests.pretraining.material import config
+from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
 from tests.pretraining.worker import start
-
-DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-def cut_short(monkeypatch, at):
-    """Make the step after ``at`` raise, as a crash would."""
-    from debertakit.pretraining import loop
-
-    original = loop.train_step
-
-    def failing(run, elapsed):
-        if run.progress.step == at:
-            raise KeyboardInterrupt
-        return original(run, elapsed)
-
-    monkeypatch.setattr(loop, "train_step", failing)
 
 
 @pytest.mark.parametrize("objective", [(), ("objectives.nsp=1", "objectives.position=1")])

@@ -14,7 +14,7 @@ from debertakit.inference.tasks import MaskFiller, OptionChooser, QuestionAnswer
 from debertakit.serving import app as serving_app
 from debertakit.serving.app import Limits, Model, create_app
 from tests.inference import material
-from tests.inference.test_tasks import LABELS, NLI
+from tests.inference.material import LABELS, NLI
 
 WORDS = material.WORDS
 

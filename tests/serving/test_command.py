@@ -14,7 +14,7 @@ import pytest
 from debertakit.cli import main
 from debertakit.serving.command import bound, parse
 from tests.inference import material
-from tests.inference.test_tasks import LABELS
+from tests.inference.material import LABELS
 
 
 def test_names_of_models():

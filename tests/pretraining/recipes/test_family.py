@@ -16,7 +16,7 @@ from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, train_step
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import override
-from tests.conftest import randomise
+from tests.models import randomise
 from tests.stock import needs_stock_masked_lm
 
 STEPS, SAVED = 200, 197
