@@ -144,6 +144,7 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": torch.randint(1, 101, (7,), generator=g), "labels": torch.tensor(i % 3)}
 
 
+@pytest.mark.slow
 def test_trainer_trains_saves_and_resumes(tmp_path):
     def arguments(steps):
         return TrainingArguments(

@@ -272,6 +272,7 @@ def test_returned_states_and_attentions_keep_their_gradients(padded):
     assert all(tensor.grad.abs().sum() > 0 for tensor in kept)
 
 
+@pytest.mark.slow
 def test_export_keeps_padding_and_gives_the_same():
     model = randomise(DebertaModel(small()))
     ids, mask = torch.randint(1, 101, (2, 10)), torch.ones(2, 10, dtype=torch.long)
@@ -288,6 +289,7 @@ def test_export_keeps_padding_and_gives_the_same():
     torch.testing.assert_close(theirs[mask.bool()], ours[mask.bool()], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_compiled_model_gives_the_same():
     model = randomise(DebertaModel(small()))
     compiled = torch.compile(model, backend="aot_eager")

@@ -146,6 +146,7 @@ def test_a_model_whose_positions_end_is_one_line(folders, tmp_path):
     assert "roberta has absolute positions for" in str(refused.exception)
 
 
+@pytest.mark.slow
 def test_in_a_real_browser(browser, tmp_path, tokenizer):
     deberta = Subject("deberta", randomise(DebertaModel(small())), tokenizer)
     texts = [take_apart(deberta, TEXT), take_apart(deberta, "the store")]

@@ -184,6 +184,7 @@ def test_a_model_of_transformers_goes_through_the_same_loop(pairs, tokenizer, tm
     assert len(evaluate(model, tokenizer, pairs[:4], SETTINGS, "rouge").texts) == 4
 
 
+@pytest.mark.slow
 def test_the_command_grows_a_decoder_trains_and_scores(pairs, tokenizer, tmp_path):
     DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")

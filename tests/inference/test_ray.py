@@ -47,6 +47,7 @@ def kill_a_worker(folder: Path, killed: list[int]) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds its workers in /proc")
 def test_every_row_once_though_a_worker_was_killed(folder, source, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")

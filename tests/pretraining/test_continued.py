@@ -155,6 +155,7 @@ def test_what_a_checkpoint_lacks_is_new_and_named(tokenizer, tmp_path):
         load([DebertaForMaskedLM(config)], str(tmp_path / "v3"))
 
 
+@pytest.mark.slow
 def test_the_command_continues_and_continues_again(material, tokenizer, tmp_path):
     detector, _ = v3_folder(tmp_path / "v3", tokenizer, generator=False, layers=2)
     figures = pretrain("rtd", material, tmp_path / "one", "--init", tmp_path / "v3", sets=("steps=3",))

@@ -41,6 +41,7 @@ def test_a_step_in_bf16(corpus, tokenizer, name):
     assert all(moment.dtype == torch.float32 for moment in moments)
 
 
+@pytest.mark.slow
 def test_it_learns_in_bf16_as_in_fp32(corpus, tokenizer):
     after = {}
     for precision in ("fp32", "bf16"):
@@ -114,6 +115,7 @@ def test_a_run_of_version_1_that_recorded_auto_resumes(corpus, tokenizer, tmp_pa
     assert max(record["step"] for record in read(tmp_path / "log.jsonl")) == 6
 
 
+@pytest.mark.slow
 def test_two_processes_in_bf16(material, corpus, tokenizer, tmp_path):
     sets = ("steps=3", "log_every=1", "precision=bf16")
     torchrun(2, material, tmp_path / "two", *sets)

@@ -322,6 +322,7 @@ def topics(tmp_path_factory):
     return prepare(folder / "text.txt", tokenizer, folder / "corpus", validation=0.15), tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lr", "tokens"), [("v3-tiny", 3e-3, 128), ("electra-tiny", 1e-2, 256)])
 def test_200_steps_learn(topics, name, lr, tokens):
     """The temperature keeps a generator that has learnt the topics from writing what nobody could tell."""
@@ -376,6 +377,7 @@ def test_a_warm_up_moves_the_generators_own_weights_only(corpus, tokenizer):
     assert {table, f"model.{TABLE}._weight"} <= moved()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_two_processes_do_what_one_does(material, corpus, tokenizer, tmp_path, parallel):
     sets = ("steps=3", "log_every=1", "evaluate_every=3", "optimizer.eps=1e-3", "data.micro_tokens=64")

@@ -41,6 +41,7 @@ def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, obje
     assert steps == [4, 8, 12]  # no step is logged twice
 
 
+@pytest.mark.slow
 def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokenizer, material, tmp_path):
     run = ("steps=30", "checkpoint_every=2", "evaluate_every=30", "data.step_tokens=128", *DROPOUT)
     pretrain(config(*run), corpus, tokenizer, tmp_path / "whole")

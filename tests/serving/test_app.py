@@ -45,6 +45,7 @@ def post(client, path, *inputs, **others):
     return client.post(path, json={"inputs": list(inputs)}, **others)
 
 
+@pytest.mark.slow
 def test_every_caller_gets_its_own_answer(classifier):
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 100))) for _ in range(300)]

@@ -59,6 +59,7 @@ def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
     assert line.startswith("deberta: the API key is empty")
 
 
+@pytest.mark.slow
 def test_it_drains_on_sigterm(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
     with socket.socket() as probe:

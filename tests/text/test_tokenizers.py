@@ -280,6 +280,7 @@ def test_trained_pieces_are_words_of_the_corpus(trained):
         assert tokenizer.tokenize("新的shop店") == ["新", "的", "shop", "店"]
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_across_processes(trained):
     kind, tokenizer = trained
     code = (

@@ -92,7 +92,8 @@ def trained(materials, tmp_path_factory):
 
 def each(names):
     """All tests of one recipe behind each other, so that one worker trains it once."""
-    return pytest.mark.parametrize("name", names, scope="module")
+    params = [name if name == "tiny" else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("name", params, scope="module")
 
 
 @each(EVERY)
@@ -212,6 +213,7 @@ def saved_trainee(result):
     return run.trainee.eval()
 
 
+@pytest.mark.slow
 def test_albert_shares_what_it_says(trained, materials):
     counts = {}
     for share in ("all", "ffn", "attention", "none"):
@@ -232,6 +234,7 @@ def test_albert_shares_what_it_says(trained, materials):
             assert torch.equal(value, weights[key.replace("groups.0.", "groups.1.")]) == (part in shared), key
 
 
+@pytest.mark.slow
 def test_roberta_counts_positions_from_behind_the_padding(trained):
     run = trained("roberta-tiny").again
     seen = []
