@@ -28,7 +28,7 @@ def _seeded():
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
     if BINARY is None:
-        pytest.skip("no chromium, chromium-browser or google-chrome on this machine")
+        pytest.skip("no browser found; to run this test: apt-get install chromium fonts-wqy-microhei")
     browser = Chromium(tmp_path_factory.mktemp("profile"))
     yield browser
     browser.close()
