@@ -38,9 +38,7 @@ def test_tokens_epochs_days_and_disk_by_hand():
     assert base.epochs == pytest.approx(base.tokens * 4.56 / 78e9)
     assert base.gpu_days["A100"] == pytest.approx(base.flops / (0.4 * 312e12) / 86400)
     assert base.checkpoint_gb == pytest.approx(base.parameters * 12 / 1e9)
-    assert base.parameters == pytest.approx(
-        139e6, rel=0.02
-    )  # the paper's 138.6 M leaves out the table of absolute positions
+    assert base.parameters == pytest.approx(139e6, rel=0.02)  # 138.6 M without the table of absolute positions
     assert scale.cost("deberta-1.5b", 160).parameters == pytest.approx(1565e6, rel=0.01)
 
 
