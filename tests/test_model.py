@@ -194,7 +194,7 @@ def test_absolute_positions_at_the_input():
 
 
 def test_content_times_position_attention_as_a_config():
-    """The renormalised product of content and position attention (seed documents 000 and 004) is c2c + p2p."""
+    """Content attention times position attention, renormalised, equals one attention with scores c2c + p2p."""
     config = small(pos_att_type=["p2p"], num_hidden_layers=1, emd_steps=0)
     model = randomise(DebertaModel(config))
     ids = torch.randint(1, 101, (1, 9))

@@ -1,4 +1,4 @@
-"""Models of two layers, a language of a few words, and tasks that they can learn in a second."""
+"""Models of two layers, a tokenizer of a few words, and tasks that the models learn in a second."""
 
 import random
 from functools import cache
@@ -26,7 +26,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 
 def deberta(folder: Path, **fields: Any) -> Path:
-    """A pretrained model, as far as anybody can tell."""
+    """Save a masked language model with random weights."""
     torch.manual_seed(0)
     shape = {"vocab_size": len(tokenizer()), "max_position_embeddings": 64, "position_buckets": 16}
     shape["initializer_range"] = 0.1  # it learns at once
@@ -47,7 +47,7 @@ def bert(folder: Path) -> Path:
 
 
 def sentences(count: int, seed: int = 0) -> list[Text]:
-    """Good or bad, by one word."""
+    """Random sentences with label 1 or 0: each contains one word from GOOD or one from BAD."""
     draw = random.Random(seed)
     found = []
     for number in range(count):
@@ -59,7 +59,7 @@ def sentences(count: int, seed: int = 0) -> list[Text]:
 
 
 def examples(kind: str, count: int = 12, seed: int = 0) -> list[Any]:
-    """Some of every kind; ragged, and a few with oddities."""
+    """Examples of a task kind, with different lengths and a few special cases."""
     draw = random.Random(seed)
     texts = sentences(count, seed)
     if kind == "single-label":

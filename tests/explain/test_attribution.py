@@ -27,7 +27,7 @@ def test_scores_sum_to_the_change_of_the_logit(tokenizer):
 
 
 def test_the_word_that_decides_gets_the_score(tokenizer):
-    """Trained to look for one word only."""
+    """The model is trained to detect a single word."""
     torch.manual_seed(0)
     config = small(num_labels=2, num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = DebertaForSequenceClassification(config).train()

@@ -1,4 +1,4 @@
-"""The page: what it holds, that no text can break out of its data, and how it behaves in a real browser."""
+"""The page: its content, escaping of texts, and behaviour in a real browser."""
 
 import base64
 import json

@@ -1,4 +1,4 @@
-"""Fine-tuning in bf16, on every machine; and the one precision of everything that scores or predicts."""
+"""Fine-tuning in bf16 on any machine; evaluation and prediction use fp32."""
 
 import json
 from dataclasses import replace

@@ -25,7 +25,7 @@ WORDS = {"red": "rot", "blue": "blau", "old": "alt", "cat": "katze", "dog": "hun
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    """A language in which every word has one translation, and word order is turned round."""
+    """Toy translation: every word has one translation, and the word order is reversed."""
     draw = torch.Generator().manual_seed(0)
     english = list(WORDS)
     rows = [
@@ -222,7 +222,7 @@ def test_the_command_grows_a_decoder_trains_and_scores(pairs, tokenizer, tmp_pat
 
 
 def test_lengths_and_rates_of_the_command_arrive(pairs, tokenizer, tmp_path):
-    """And a decoder begins and ends with the tokens of its tokenizer."""
+    """A decoder also uses the start and end tokens of its tokenizer."""
     DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
     table = "".join(f"{pair.source},{pair.target}\n" for pair in pairs)

@@ -1,4 +1,4 @@
-"""finetune, from files to a folder that stock transformers loads."""
+"""finetune(), from files to a folder that stock transformers loads."""
 
 import json
 
@@ -227,7 +227,7 @@ def test_mistakes_are_named(settings, message, model, tmp_path):
 
 
 def test_places_that_a_run_could_not_be_put_in(tmp_path):
-    """Refused at the start: the model and the data are not even looked for."""
+    """Refused at the start, before the model and the data are opened."""
     given = {"task": "rte", "data": "nowhere"}
     for name in ("file", "other.part"):
         lines(tmp_path / name, "mine")

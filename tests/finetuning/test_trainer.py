@@ -66,7 +66,7 @@ def same(a, b, **tolerance):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tagging", "qa", "choice"])
 def test_accumulating_gradients_changes_nothing(kind, tmp_path):
-    """The parts differ in the number of their labels, which a mean of means would get wrong."""
+    """The parts have different numbers of labels, so a mean of means would be wrong."""
     plain = {"kind": kind, "dropout": 0.0, "max_steps": 2, "optim": "sgd", "learning_rate": 0.1}
     whole = weights_after(tmp_path, **plain)
     parts = weights_after(tmp_path, **plain, per_device_train_batch_size=1, gradient_accumulation_steps=4)

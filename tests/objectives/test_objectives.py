@@ -1,4 +1,4 @@
-"""Each objective's loss against one worked out by hand from the batch, sequence by sequence."""
+"""Compare each objective's loss with a computation by hand, sequence by sequence."""
 
 import math
 
@@ -19,7 +19,7 @@ from tests.objectives.material import cross_entropy, lively, sequences
 
 
 def setting(corpus, tokenizer, objectives, masking=None, **fields):
-    """A trainee with large random weights, one batch, and where it came from."""
+    """A trainee with large random weights, one batch, and the batch's context."""
     model = DebertaForMaskedLM(small(vocab_size=len(tokenizer), **fields))
     trainee = lively(Trainee(model, objectives))
     context = Context(corpus.train, masking or Masking("ngram"), seed=3)

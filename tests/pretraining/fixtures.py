@@ -7,7 +7,7 @@ from tests.pretraining.material import make_corpus
 
 @pytest.fixture(scope="session")
 def material(tmp_path_factory):
-    """A folder with a corpus and its tokenizer."""
+    """Folder with a corpus and its tokenizer."""
     folder = tmp_path_factory.mktemp("material")
     make_corpus(folder)
     return folder

@@ -30,7 +30,7 @@ PACE = (
 
 
 def halves(state):
-    """As Microsoft's files hold them."""
+    """Round to half precision, as in Microsoft's files."""
     return {key: value.half().float() for key, value in state.items()}
 
 
@@ -52,7 +52,7 @@ def v3_folder(folder, tokenizer, *, generator=True, positions=True, layers=4):
 
 
 def begun(init, corpus, tokenizer, *assignments, name="rtd"):
-    """A run at its first step, going on from a checkpoint."""
+    """A run at its first step, initialised from a checkpoint."""
     config = adopt(settings.override(recipe(name), [*PACE, *assignments]), str(init))
     return make_run(config, corpus, tokenizer, World())
 

@@ -1,4 +1,4 @@
-"""The loop: it learns, it learns the same today as yesterday, and it ends well when the numbers do not."""
+"""The loop: it learns, reproduces the golden loss curve, and stops cleanly when the loss is not finite."""
 
 import dataclasses
 import json
@@ -101,7 +101,7 @@ def test_a_model_that_transformers_cannot_make(corpus, tokenizer, tmp_path, chan
 
 
 def poison(monkeypatch, bad):
-    """Gradients that are not numbers in these steps."""
+    """Make the gradients NaN in these steps."""
     original = loop._backward
 
     def backward(run, parts, totals, phase):

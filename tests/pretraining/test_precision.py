@@ -1,4 +1,4 @@
-"""Pretraining in bf16, on every machine; and which precision a run starts and resumes in."""
+"""Pretraining in bf16 on any machine, and the precision in which a run starts and resumes."""
 
 import json
 

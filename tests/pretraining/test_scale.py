@@ -1,4 +1,4 @@
-"""docs/scale.md says what the code computes, and the code counts what the model does."""
+"""docs/scale.md agrees with the code, and the code's FLOP count with the model."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_the_page_is_what_the_code_computes():
 
 @pytest.mark.parametrize("emd_steps", [0, 2])
 def test_flops_are_those_of_the_model(emd_steps):
-    """Against torch's own count of the reference attention, which scores every position of the table it uses."""
+    """Compare with torch's FLOP count of the reference attention, which scores every row of the position table."""
     length, rows = 128, 19  # 15 % of 128
     shape = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}
     config = DebertaConfig(**shape, vocab_size=1000, position_buckets=64, emd_steps=emd_steps)

@@ -1,4 +1,4 @@
-"""Checkpoints: exact resumption, whatever kills the run, whatever happens to the files."""
+"""Checkpoints: runs resume exactly after any kill and after damage to files."""
 
 import errno
 import random
@@ -73,7 +73,7 @@ def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokeniz
 
 
 def _is_training(out, began):
-    """Each process opens the log anew, once everything is loaded."""
+    """Each process opens the log once everything is loaded."""
     log = out / "log.jsonl"
     return log.exists() and log.stat().st_mtime >= began
 

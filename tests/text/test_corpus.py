@@ -1,4 +1,4 @@
-"""Raw files to shards: what is read, what is refused, what survives a kill, what is reused."""
+"""From raw files to shards: formats, errors, resuming after a kill, and reuse."""
 
 import gzip
 import json

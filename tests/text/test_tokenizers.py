@@ -60,7 +60,7 @@ def spm_model(folder: Path, **options: object) -> Path:
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-    """(sentencepiece itself, ours) on a model laid out as DeBERTa v3's."""
+    """(sentencepiece's tokenizer, ours) for a model with DeBERTa v3's layout."""
     file = spm_model(tmp_path_factory.mktemp("spm"))
     return sentencepiece.SentencePieceProcessor(model_file=str(file)), load_tokenizer(file.parent)
 
@@ -132,7 +132,7 @@ def surfaces(tokenizer, text: str) -> list[str]:
 
 
 def uncovered(tokenizer, text: str) -> str:
-    """The characters, but spaces, that no token's offsets hold."""
+    """Characters, except spaces, that no token's offsets cover."""
     offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
     covered = {i for start, end in offsets for i in range(start, end)}
     return "".join(char for i, char in enumerate(text) if i not in covered and not char.isspace())

@@ -1,4 +1,4 @@
-"""Every recipe of the family, made small: it learns from real text, resumes exactly, and what it saves is stock."""
+"""Every recipe of the family, made small: it learns from real text, resumes exactly, and saves stock checkpoints."""
 
 import json
 from dataclasses import dataclass, replace
@@ -91,7 +91,7 @@ def trained(materials, tmp_path_factory):
 
 
 def each(names):
-    """All tests of one recipe behind each other, so that one worker trains it once."""
+    """Group the tests by recipe, so that one worker trains each recipe once. Only `tiny` is in the fast half."""
     params = [name if name == "tiny" else pytest.param(name, marks=pytest.mark.slow) for name in names]
     return pytest.mark.parametrize("name", params, scope="module")
 
@@ -116,7 +116,7 @@ def test_it_resumes_exactly(trained, name):
 
 @each(STOCK)
 def test_every_parameter_learns(trained, name):
-    """DDP waits for the gradient of each."""
+    """DDP waits for the gradient of every parameter."""
     result = trained(name)
     run = result.again
     part = run.trainee.prepare(run.packing.batch(0), run.context, 0.0)
@@ -207,7 +207,7 @@ def sequences(view):
 
 
 def saved_trainee(result):
-    """As it was at step SAVED."""
+    """The trainee as saved at step SAVED."""
     run = result.again
     state.load(result.folder, run.trainee, run.optimizer, World())
     return run.trainee.eval()
@@ -261,7 +261,7 @@ def test_xlnet_reads_a_thousand_tokens(materials):
 
 
 def test_padding_changes_nothing(materials):
-    """A sequence among longer ones has the rows that it has alone, with weights that make every token matter."""
+    """A sequence gives the same rows alone and padded in a batch, with weights that make every token matter."""
     corpus, tokenizer = materials("wordpiece")
     for name in ("bert-tiny", "albert-tiny"):
         run = make_run(shrunk(name), corpus, tokenizer, World())
