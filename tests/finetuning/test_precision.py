@@ -12,6 +12,8 @@ from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.inference.tasks import load
 from tests import tiny
 
+pytestmark = pytest.mark.slow
+
 QUICK = {"epochs": 1, "batch_size": 8, "lr": 5e-3}
 
 
@@ -77,7 +79,6 @@ def test_training_is_in_the_precision_and_scoring_in_fp32(model, tmp_path, monke
     assert logged[-1]["loss"] == again.loss  # of the one evaluation while it trained, bit by bit
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["multi-label", "regression", "tagging", "qa", "choice"])
 def test_every_kind_trains_in_bf16_and_is_scored_as_evaluate_scores(kind, model, tmp_path):
     task = tiny.task(kind)
@@ -112,7 +113,6 @@ def test_evaluate_and_predict_agree(model, tmp_path, monkeypatch, forced):
         assert [label.score for label in found.scores] == sorted(prediction.probabilities, reverse=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("forced", "expected"), [("0", "fp32"), ("1", "bf16")])
 def test_auto_is_resolved_printed_and_recorded_and_kept_on_another_machine(
     model, tmp_path, monkeypatch, capsys, forced, expected
@@ -132,7 +132,6 @@ def test_auto_is_resolved_printed_and_recorded_and_kept_on_another_machine(
     assert whole == cut
 
 
-@pytest.mark.slow
 def test_all_seeds_use_the_precision_of_the_first(model, tmp_path, monkeypatch):
     settings = {"model": model, "task": tiny.task("single-label"), "out": tmp_path / "run", "seeds": 2, **QUICK}
     monkeypatch.setenv("DEBERTAKIT_BF16", "1")
@@ -144,7 +143,6 @@ def test_all_seeds_use_the_precision_of_the_first(model, tmp_path, monkeypatch):
     assert [precision_of(tmp_path / "run" / f"seed-{seed}") for seed in (0, 1)] == ["bf16", "bf16"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("before", "after"), [("fp32", "bf16"), ("bf16", "fp32")])
 def test_another_precision_is_refused_in_one_line(model, tmp_path, monkeypatch, before, after):
     settings = {"model": model, "task": tiny.task("single-label"), "out": tmp_path / "run", **QUICK}
@@ -157,7 +155,6 @@ def test_another_precision_is_refused_in_one_line(model, tmp_path, monkeypatch, 
         finetune(**settings, resume=True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("forced", "expected"), [("0", "fp32"), ("1", "bf16")])
 def test_runs_of_version_1_that_recorded_auto_resume(model, tmp_path, monkeypatch, forced, expected):
     settings = {"model": model, "task": tiny.task("single-label"), "out": tmp_path / "run", **QUICK}

@@ -136,6 +136,7 @@ def test_a_run_resumes_in_its_precision_only(pairs, tokenizer, tmp_path, monkeyp
         replace(settings, precision="fp8")
 
 
+@pytest.mark.slow
 def test_it_learns_the_language_and_writes_it(pairs, tokenizer, tmp_path):
     model = fresh(tokenizer)
     settings = replace(SETTINGS, epochs=40, label_smoothing=0.0, log_every=50, evaluate_every=100)

@@ -238,6 +238,7 @@ def test_sampling_and_a_forced_beginning():
     assert torch.equal(written, ids[:, : written.shape[1]])
 
 
+@pytest.mark.slow
 def test_it_learns_twenty_pairs_by_heart():
     config = small(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, hidden_size=64)
     model = DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=config, decoder_layers=2))

@@ -14,6 +14,8 @@ from debertakit.training.log import read
 from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
 from tests.pretraining.worker import torchrun
 
+pytestmark = pytest.mark.slow
+
 
 def rewrite(out, precision):
     """Record another precision in run.json."""
@@ -41,7 +43,6 @@ def test_a_step_in_bf16(corpus, tokenizer, name):
     assert all(moment.dtype == torch.float32 for moment in moments)
 
 
-@pytest.mark.slow
 def test_it_learns_in_bf16_as_in_fp32(corpus, tokenizer):
     after = {}
     for precision in ("fp32", "bf16"):
@@ -115,7 +116,6 @@ def test_a_run_of_version_1_that_recorded_auto_resumes(corpus, tokenizer, tmp_pa
     assert max(record["step"] for record in read(tmp_path / "log.jsonl")) == 6
 
 
-@pytest.mark.slow
 def test_two_processes_in_bf16(material, corpus, tokenizer, tmp_path):
     sets = ("steps=3", "log_every=1", "precision=bf16")
     torchrun(2, material, tmp_path / "two", *sets)

@@ -338,6 +338,7 @@ def test_200_steps_learn(topics, name, lr, tokens):
     assert after["rtd_recall"] > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sets"),
     [("v3-tiny", ("rtd.warmup_steps=4",)), ("v3-tiny", ("rtd.sharing=es",)), ("electra-tiny", ELECTRA)],

@@ -341,6 +341,7 @@ def test_killed_in_the_middle_goes_on(tmp_path, tokenizer):
     assert not list((tmp_path / "out").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_second_preparation_waits_for_the_first(tmp_path, tokenizer):
     out = tmp_path / "out"
     out.mkdir()

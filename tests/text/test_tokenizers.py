@@ -94,6 +94,7 @@ def test_spm_ids_equal_sentencepiece_on_any_unicode(spm, text):
     assert encode(ours, text) == truth.encode(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
