@@ -1,11 +1,11 @@
-# Two commands for a newcomer: `make demo` and `make test`. Each makes the environment it needs.
+# Start with `make demo` and `make test`; use `make test-fast` while you work. Each makes the environment it needs.
 PYTHON ?= python3
 VENV ?= .venv
 CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-clients test-matrix lint bench-finetune clean
+.PHONY: install demo test test-fast test-clients test-matrix lint bench-finetune clean
 
 # Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
 install: $(STAMP)
@@ -13,9 +13,13 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
 
-# Three workers on two cores: a third of the time tests wait for processes that they started.
+# Three workers on two cores: a third of the time tests wait for processes that they started. -rs: why tests were skipped.
 test: $(STAMP) lint
-	$(BIN)/pytest -n 3 --dist worksteal --ignore tests/clients
+	$(BIN)/pytest -n 3 --dist worksteal -rs --ignore tests/clients
+
+# Under a minute on two cores: every package, without the tests marked slow and without linters and types.
+test-fast: $(STAMP)
+	$(BIN)/pytest -n 2 --dist worksteal --ignore tests/clients -m "not slow"
 
 # Our models inside sentence-transformers, PEFT, GLiNER, SetFit, the Trainer and pipelines (docs/clients.md). The newest
 # GLiNER works too, but excludes this transformers in its metadata.

@@ -5,7 +5,7 @@
     python -m tests.matrix --list
     python -m tests.matrix --markdown docs/machines.md --only none    rewrite the table from the kept results
 
-A row with its own Python or versions gets its own environment from `make install`; the other rows use the current
+A row with its own Python or versions gets an environment from `make install`; the other rows use the current
 interpreter. Environments and results (one JSON object per line) are kept in --folder, outside the repository.
 """
 
@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,10 +25,12 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "debertakit-matrix"
 SUITE = ("tests", "--ignore=tests/clients")
-NUMERIC = (  # everything that CPU instructions, threads or the kernel can change
+NUMERIC = (  # the fast half of everything that CPU instructions, threads or the kernel can change
     *("tests/attention", "tests/objectives", "tests/pretraining", "tests/generation", "tests/inference"),
     *("tests/test_model.py", "tests/test_heads.py", "tests/test_decoding.py", "tests/test_acceleration.py"),
+    *("-m", "not slow"),
 )
+BF16 = {"on": "1", "off": "0"}
 PRECISION = ("tests/test_precision.py", "tests/finetuning", "tests/pretraining", "tests/objectives")
 
 
@@ -47,10 +50,15 @@ ROWS = [
         Row(f"onednn-{isa.lower()}", NUMERIC, {"ONEDNN_MAX_CPU_ISA": isa})
         for isa in ("SSE41", "AVX2", "AVX512_CORE", "AVX512_CORE_BF16")
     ),
-    *(Row(f"bf16-{state}", PRECISION, {"DEBERTAKIT_BF16": value}) for state, value in (("on", "1"), ("off", "0"))),
+    *(Row(f"bf16-{state}", PRECISION, {"DEBERTAKIT_BF16": value}) for state, value in BF16.items()),
     *(Row(f"threads-{count}", NUMERIC, {"OMP_NUM_THREADS": str(count)}) for count in (1, 2, 4)),
-    Row("no-kernel", SUITE, {"DEBERTAKIT_KERNEL": "0"}),
+    Row("no-kernel", NUMERIC, {"DEBERTAKIT_KERNEL": "0"}),
     *(Row(f"python-{version}", SUITE, python=version) for version in ("3.10", "3.11", "3.12", "3.13")),
+    *(
+        Row(f"python-{version}-bf16-{state}", PRECISION, {"DEBERTAKIT_BF16": value}, python=version)
+        for version in ("3.10", "3.13")
+        for state, value in BF16.items()
+    ),
     Row("lowest", SUITE, python="3.10", versions="lowest"),
     Row("newest", SUITE, python="3.13", versions="newest"),
 ]
@@ -120,7 +128,7 @@ def run(row: Row, folder: Path, workers: str) -> dict:
         "commit": git("rev-parse", "--short", "HEAD") + ("+" if git("status", "--porcelain") else ""),
         "machine": machine(),
         "settings": " ".join(f"{name}={value}" for name, value in row.environment.items()),
-        "tests": "all" if row.tests == SUITE else " ".join(row.tests),
+        "tests": "all" if row.tests == SUITE else shlex.join(row.tests),
         **json.loads(probe.stdout.splitlines()[-1]),
         "passed": counts["tests"] - failed - counts["skipped"],
         "failed": failed,
@@ -132,7 +140,8 @@ def run(row: Row, folder: Path, workers: str) -> dict:
 
 def install(row: Row, folder: Path) -> Path:
     """Return the Python of the row's environment. `make install` creates or updates the environment if needed."""
-    venv, constraints = folder / row.name, folder / f"{row.name}.txt"
+    name = f"python-{row.python}" if row.versions == "constraints.txt" else row.name
+    venv, constraints = folder / name, folder / f"{name}.txt"
     wanted = {
         "constraints.txt": (ROOT / "constraints.txt").read_text(),
         "lowest": "\n".join(f"{name}=={floor}" for name, floor in floors()) + "\n",
@@ -175,15 +184,18 @@ def table_line(result: dict) -> str:
     seen = f"{result['aten']}, kernel {result['kernel']}"
     outcome = f"{result['passed']:,} passed, {result['failed']} failed, {result['skipped']} skipped"
     part = "all" if result["tests"] == "all" else "part"
+    command = f"`make test-matrix ARGS='--only {result['row']}'`"
     return (
-        f"| {result['row']} | {result['settings'] or '–'} | {result['python']} | {versions} | {seen} | {part} | "
+        f"| {command} | {result['settings'] or '–'} | {result['python']} | {versions} | {seen} | {part} | "
         f"{outcome} | {result['seconds'] / 60:.0f} min | {result['date']}, {result['commit']} |"
     )
 
 
 def write_table(file: Path, results: list[dict]) -> None:
     """Replace the text between the two markers in the file."""
-    head = "| row | settings | Python | versions | torch's CPU capability, our kernel | tests | outcome | time | run |"
+    head = (
+        "| command | settings | Python | versions | torch's CPU capability, our kernel | tests | outcome | time | run |"
+    )
     machines = sorted({result["machine"] for result in results})
     table = "\n".join([f"Machine: {'; '.join(machines)}.", "", head, "|---" * 9 + "|", *map(table_line, results)])
     before, mark, rest = file.read_text().partition("<!-- matrix -->\n")

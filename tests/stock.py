@@ -11,7 +11,7 @@ from torch import Tensor
 
 import debertakit
 from debertakit import accelerate
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 
 KINDS = (
     "Model",

@@ -10,7 +10,7 @@ from torch import nn
 
 from debertakit import DebertaModel, accelerate, undo
 from debertakit.acceleration import AcceleratedForward
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 
 
 def stock(name, suffix="Model", **overrides):
@@ -119,6 +119,7 @@ def test_past_512_tokens_the_distance_rule_is_the_one_asked_for(length):
         assert not torch.allclose(clamped, before, atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_saved_accelerated_model_is_a_stock_model(tmp_path):
     """torch.save stores no reference to this package; a copy in memory stays accelerated."""
     model = accelerate(stock("deberta-v3-base"))

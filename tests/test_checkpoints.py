@@ -13,24 +13,13 @@ from debertakit.heads import (
     DebertaForSequenceClassification,
 )
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import microsoft_folder, randomise, small
 
 IDS = torch.randint(1, 101, (2, 7), generator=torch.Generator().manual_seed(3))
 
 
 def same(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
-
-
-def microsoft_folder(folder, config, state, **files):
-    """Write Microsoft's own format: half-precision pickles and a config without model_type."""
-    folder.mkdir(exist_ok=True)
-    torch.save({key: value.half() for key, value in state.items()}, folder / "pytorch_model.bin")
-    for name, other in files.items():
-        torch.save({k: v.half() for k, v in other.items()}, folder / f"pytorch_model.{name}.bin")
-    written = {k: v for k, v in config.to_dict().items() if k not in ("model_type", "emd_steps", "architectures")}
-    (folder / "config.json").write_text(json.dumps(written, default=str))
-    return folder
 
 
 @pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-base"])

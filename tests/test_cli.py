@@ -11,7 +11,7 @@ import torch
 from debertakit.cli import base
 from debertakit.config import PRESETS
 from debertakit.heads import DebertaForMaskedLM
-from tests.conftest import small
+from tests.models import small
 
 
 def deberta(*arguments, code=0):
@@ -66,6 +66,7 @@ def test_models_lists_the_published_counts(within):
         assert total in next(line for line in shown.splitlines() if name in line)
 
 
+@pytest.mark.slow
 def test_verify_writes_its_figures(tmp_path, within):
     shown = within("verify", "--variant", "deberta-v3-xsmall", "--json", tmp_path / "v.json").out
     assert "deberta-v3-xsmall" in shown
@@ -74,12 +75,14 @@ def test_verify_writes_its_figures(tmp_path, within):
     assert row["hidden"] <= 1e-5
 
 
+@pytest.mark.slow
 def test_fill(model):
     lines = deberta("fill", "a new [MASK] opened", "--model", model, "--top", 3).stdout.splitlines()
     assert len(lines) == 3
     assert "%" in lines[0]
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_code_2():
     (line,) = deberta("fill", "a new [MASK]", "--model", "/nowhere/at-all", code=2).stderr.splitlines()
     assert "/nowhere/at-all" in line
@@ -104,6 +107,7 @@ def test_a_missing_file_is_named_without_its_number():
     assert base._line(OSError("the disk is full")) == "the disk is full"
 
 
+@pytest.mark.slow
 def test_mistakes_with_a_model_at_hand(model, tmp_path):
     """Use subprocesses, so that messages of transformers while loading a model would be noticed."""
     broken = tmp_path / "broken"

@@ -4,7 +4,7 @@ import pytest
 import transformers
 
 from debertakit.config import PRESETS, DebertaConfig, preset
-from tests.conftest import small
+from tests.models import small
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -4,7 +4,7 @@ import torch
 from debertakit.decoding import enhanced_mask_decoder
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import encode, pack_input
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 

@@ -11,6 +11,7 @@ def documentation():
     return list(demo.python_documentation())
 
 
+@pytest.mark.slow
 def test_the_demo_runs_from_text_to_filled_masks(documentation, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(demo, "python_documentation", lambda: iter(documentation[:400]))
     smaller = demo.contestants(0.02)
@@ -34,6 +35,7 @@ def test_the_contestants_differ_in_positions_alone():
     assert not bert.model["relative_attention"]
 
 
+@pytest.mark.slow
 def test_the_text_is_pythons_own_and_has_documents(documentation):
     assert len(documentation) > 200
     assert any("with statement" in text or "`with`" in text for text in documentation)

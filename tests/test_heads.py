@@ -12,7 +12,7 @@ from debertakit.heads import (
     DebertaForTokenClassification,
 )
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 
@@ -144,6 +144,7 @@ class Rows(torch.utils.data.Dataset):
         return {"input_ids": torch.randint(1, 101, (7,), generator=g), "labels": torch.tensor(i % 3)}
 
 
+@pytest.mark.slow
 def test_trainer_trains_saves_and_resumes(tmp_path):
     def arguments(steps):
         return TrainingArguments(

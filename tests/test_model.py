@@ -8,7 +8,7 @@ from debertakit.attention import cpu
 from debertakit.attention.projections import _cache, freeze_positions
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 
@@ -194,7 +194,7 @@ def test_absolute_positions_at_the_input():
 
 
 def test_content_times_position_attention_as_a_config():
-    """The renormalised product of content and position attention (seed documents 000 and 004) is c2c + p2p."""
+    """Content attention times position attention, renormalised, equals one attention with scores c2c + p2p."""
     config = small(pos_att_type=["p2p"], num_hidden_layers=1, emd_steps=0)
     model = randomise(DebertaModel(config))
     ids = torch.randint(1, 101, (1, 9))
@@ -272,6 +272,7 @@ def test_returned_states_and_attentions_keep_their_gradients(padded):
     assert all(tensor.grad.abs().sum() > 0 for tensor in kept)
 
 
+@pytest.mark.slow
 def test_export_keeps_padding_and_gives_the_same():
     model = randomise(DebertaModel(small()))
     ids, mask = torch.randint(1, 101, (2, 10)), torch.ones(2, 10, dtype=torch.long)
@@ -288,6 +289,7 @@ def test_export_keeps_padding_and_gives_the_same():
     torch.testing.assert_close(theirs[mask.bool()], ours[mask.bool()], atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 def test_compiled_model_gives_the_same():
     model = randomise(DebertaModel(small()))
     compiled = torch.compile(model, backend="aot_eager")

@@ -6,7 +6,9 @@ from debertakit import verification
 from debertakit.attention import positions
 
 
-@pytest.mark.parametrize("name", ["deberta-base", "deberta-v2-xlarge", "deberta-v3-xsmall"])
+@pytest.mark.parametrize(
+    "name", ["deberta-base", pytest.param("deberta-v2-xlarge", marks=pytest.mark.slow), "deberta-v3-xsmall"]
+)
 def test_variants_pass(name):
     row = verification.verify_variant(name)
     assert row.passed, row

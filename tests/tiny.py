@@ -1,4 +1,4 @@
-"""Models of two layers, a language of a few words, and tasks that they can learn in a second."""
+"""Models of two layers, a tokenizer of a few words, and tasks that the models learn in a second."""
 
 import random
 from functools import cache
@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from debertakit.data.examples import Choice, Question, Tagged, Text
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.tasks import metrics
 from debertakit.tasks.task import Task
-from debertakit.text.tokenizers import wrap
-from tests.conftest import small
+from tests.models import small, word_tokenizer
 
 GOOD, BAD = ("good", "great", "fine", "lovely"), ("bad", "awful", "poor", "sad")
 NAMES, PLACES = ("anna", "bob", "carol"), ("paris", "london", "rome")
@@ -22,17 +21,12 @@ PIECES = ["##s", "##ly", "##er", "film", "un", "##known", "中", "国", "人", "
 
 
 @cache
-def tokenizer() -> Any:
-    """WordPiece over those words; characters it does not know are [UNK], zero-width ones are nothing at all."""
-    words = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]", *GOOD, *BAD, *NAMES, *PLACES, *FILLERS, *PIECES]
-    vocabulary = {word: index for index, word in enumerate(dict.fromkeys(words))}
-    backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
-    backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
-    return wrap(backend)
+def tokenizer() -> PreTrainedTokenizerFast:
+    return word_tokenizer([*GOOD, *BAD, *NAMES, *PLACES, *FILLERS, *PIECES])
 
 
 def deberta(folder: Path, **fields: Any) -> Path:
-    """A pretrained model, as far as anybody can tell."""
+    """Save a masked language model with random weights."""
     torch.manual_seed(0)
     shape = {"vocab_size": len(tokenizer()), "max_position_embeddings": 64, "position_buckets": 16}
     shape["initializer_range"] = 0.1  # it learns at once
@@ -53,7 +47,7 @@ def bert(folder: Path) -> Path:
 
 
 def sentences(count: int, seed: int = 0) -> list[Text]:
-    """Good or bad, by one word."""
+    """Random sentences with label 1 or 0: each contains one word from GOOD or one from BAD."""
     draw = random.Random(seed)
     found = []
     for number in range(count):
@@ -65,7 +59,7 @@ def sentences(count: int, seed: int = 0) -> list[Text]:
 
 
 def examples(kind: str, count: int = 12, seed: int = 0) -> list[Any]:
-    """Some of every kind; ragged, and a few with oddities."""
+    """Examples of a task kind, with different lengths and a few special cases."""
     draw = random.Random(seed)
     texts = sentences(count, seed)
     if kind == "single-label":

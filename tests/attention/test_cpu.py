@@ -338,12 +338,14 @@ def arguments(layout: Layout, relative: RelativePositions, dropout: float = 0.0)
     return *tensors(layout, 2, 16, 2 * relative.span), *rows, 0.2, dropout, seed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_opcheck(dropout):
     torch.manual_seed(15)
     torch.library.opcheck(cpu.attention_forward, arguments(lengths(12, 20).causal(), RULES[0], dropout))
 
 
+@pytest.mark.slow
 def test_compiled_with_changing_lengths_equals_eager():
     torch.manual_seed(16)
 

@@ -13,6 +13,7 @@ from tests.attention.tables import with_tables
 pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 20), min_size=1, max_size=4),

@@ -45,6 +45,7 @@ def test_contestants_do_the_same_work():
     assert counts["ours"] == counts["hf"] == counts["bert"]
 
 
+@pytest.mark.slow
 def test_every_contestant_of_the_small_recipe_learns_its_batch():
     torch.manual_seed(0)
     steps = suites.small_steps()
@@ -65,6 +66,7 @@ def test_attention_alone_agrees_too():
     torch.testing.assert_close(ours, hf.flatten(0, 1), atol=1e-5, rtol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "contestant",
     [pytest.param("ours", marks=pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")), "hf"],

@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _quick_collections():
-    """A Trainer collects garbage when it ends. The collector need not visit what was imported before."""
+    """Speed up the garbage collection at the end of each Trainer: freeze all objects that exist before the tests."""
     gc.collect()
     gc.freeze()
     yield

@@ -22,12 +22,12 @@ PAIRS = [(TEXTS[1], text) for text in TEXTS]
 
 
 def client(name: str) -> Any:
-    """The package, or a skip that says how to get it."""
+    """Import the package, or skip the test with a hint how to install it."""
     return pytest.importorskip(name, reason=f"{name} is not installed; {NEEDED}")
 
 
 def save(kind: str, folder: Path, **fields: Any) -> Path:
-    """A checkpoint with its tokenizer, as the stock class writes it."""
+    """Save a checkpoint of the stock class with its tokenizer."""
     words = tokenizer()
     shape = {"vocab_size": len(words), "max_position_embeddings": 64, "position_buckets": 16, **NO_DROPOUT}
     stock_twin(own(kind, **{**shape, **fields})).save_pretrained(folder)
@@ -37,7 +37,7 @@ def save(kind: str, folder: Path, **fields: Any) -> Path:
 
 
 def replace(model: Any, variant: str, ours: Any, folder: Path, place: Any) -> Any:
-    """`model` with debertakit inside: accelerated, or with our class at `place` (an object and an attribute)."""
+    """Put debertakit into `model`: accelerate it, or set our class at `place` (an object and an attribute)."""
     if variant == "accelerated":
         return accelerate(model)
     setattr(*place, ours.from_pretrained(folder))

@@ -5,7 +5,7 @@ import torch
 
 from debertakit import DebertaModel, accelerate
 from tests.clients.material import TEXTS, client, save
-from tests.conftest import randomise
+from tests.models import randomise
 
 client("gliner")
 
@@ -48,7 +48,7 @@ def gliner(encoder, kind, variant="stock"):
 
 
 def entities(model, **options):
-    """Everything that it finds, with scores."""
+    """All entities with their scores."""
     texts = FIVE_WORDS if model.config.span_mode == "token_level" else TEXTS
     found = model.inference(texts, LABELS, threshold=0.0, flat_ner=False, **options)
     return [{(e["start"], e["end"], e["label"]): e["score"] for e in text} for text in found]

@@ -1,4 +1,4 @@
-"""Adapters of PEFT on our classes and on accelerated models, beside the same adapters on stock."""
+"""PEFT adapters on our classes and on accelerated models, compared with the same adapters on stock models."""
 
 import copy
 
@@ -126,7 +126,7 @@ def test_merging_and_unmerging_in_place(variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_evaluate_then_load_an_adapter_then_merge(variant, tmp_path):
-    """The order of the report: a plain evaluation first, so that everything that can be kept is kept."""
+    """Evaluate first, so that everything that can be cached is cached."""
     trained, _ = wrapped_pair(variant, METHODS["lora"])
     trained.save_pretrained(tmp_path)
     model, stock = pair(variant)

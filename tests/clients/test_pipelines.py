@@ -1,4 +1,4 @@
-"""Pipelines of transformers with our classes, with accelerated models, and accelerated as a whole."""
+"""transformers pipelines with our classes, with accelerated models, and accelerated as a whole."""
 
 import pytest
 from transformers import pipeline
@@ -76,7 +76,7 @@ def test_entities_of_every_strategy_equal_stock(strategy):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_a_whole_pipeline_is_accelerated_in_place(task):
-    """A pipeline is no nn.Module, but it holds one; accelerate() promises to find it."""
+    """A pipeline is not an nn.Module but contains one, which accelerate() must find."""
     _, pipe = pipelines("own", task)
     before = run(task, pipe)
     assert accelerate(pipe) is pipe

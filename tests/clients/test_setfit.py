@@ -38,7 +38,7 @@ def test_probabilities_equal_stock(folder, variant):
 
 
 def test_a_whole_setfit_model_is_accelerated_in_place(folder):
-    """SetFitModel is no nn.Module, but its body is one."""
+    """SetFitModel is not an nn.Module, but its body is one."""
     model = classifier(folder)
     before = model.predict_proba(TEXTS, as_numpy=True)
     assert accelerate(model) is model

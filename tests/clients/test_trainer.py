@@ -18,7 +18,7 @@ datasets = client("datasets")
 
 
 def rows(kind, padding="right"):
-    """A table of padded rows, with a column that no model takes."""
+    """A dataset of padded rows, with a column that no model accepts."""
     columns = {key: value.tolist() for key, value in {**inputs(kind, padding), **labels(kind)}.items()}
     return datasets.Dataset.from_dict({**columns, "note": ["a", "b", "c"]})
 
@@ -38,7 +38,7 @@ def arrays(predictions):
 
 @pytest.mark.parametrize("kind", HEADS)
 def test_the_trainer_keeps_the_columns_that_it_keeps_for_stock(kind, tmp_path):
-    """It reads the signature of `forward`. A column that is missing there is dropped without a word."""
+    """The Trainer reads the signature of `forward` and silently drops columns that are missing there."""
     kept = []
     for model in pair("own", kind):
         batch = next(iter(trainer(model, kind, tmp_path).get_train_dataloader()))

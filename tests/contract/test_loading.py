@@ -11,7 +11,7 @@ from torch import nn
 
 import debertakit
 from debertakit import DebertaConfig, DebertaForMaskedLM, DebertaForSequenceClassification, DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 from tests.stock import (
     HEADS,
     KINDS,

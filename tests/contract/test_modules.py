@@ -49,7 +49,7 @@ def test_autocast(variant):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_on_the_meta_device(kind):
-    """How big models are planned: shapes without memory."""
+    """Models can be built on the meta device: shapes without memory."""
     with torch.device("meta"):
         model = type(own(kind))(own(kind).config)
     assert all(weight.is_meta for weight in model.parameters())
@@ -224,7 +224,7 @@ def test_hooks_on_an_accelerated_model_see_what_they_see_on_stock(name):
 
 @pytest.mark.parametrize("name", ["encoder.layer.0", "encoder.layer.0.attention", "encoder.layer.0.output"])
 def test_a_hook_on_an_accelerated_model_can_replace_the_output(name):
-    """Activation patching: the returned value goes on through the model."""
+    """Activation patching: the value that a hook returns continues through the model."""
 
     def halve(_, __, output):
         return (output[0] / 2, *output[1:]) if isinstance(output, tuple) else output / 2

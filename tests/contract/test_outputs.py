@@ -1,4 +1,4 @@
-"""What a call to a model of transformers returns: our six classes and accelerate() beside the stock class."""
+"""Outputs of our six classes and of accelerated models, compared with the stock classes."""
 
 import inspect
 
@@ -92,7 +92,7 @@ def test_losses_equal_stock(variant, kind):
 
 
 def test_padding_does_not_change_the_loss_of_question_answering():
-    """In stock it takes part in the softmax over positions."""
+    """In stock, padding takes part in the softmax over positions."""
     model, _ = pair("own", "ForQuestionAnswering")
     ids = torch.randint(1, 60, (1, 6))
     padded = torch.cat([ids, torch.zeros(1, 4, dtype=torch.long)], 1)

@@ -1,4 +1,4 @@
-"""Gradients, checkpointing, initialisation and training: our six classes and accelerate() beside the stock class."""
+"""Gradients, checkpointing, initialisation and training of our classes and accelerated models, compared with stock."""
 
 import pytest
 import torch

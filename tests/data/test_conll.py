@@ -25,7 +25,7 @@ def test_words_and_last_column(tmp_path):
 
 
 def test_tabs_with_blank_lines_that_are_not_empty(tmp_path):
-    """WNUT 17's: a tab alone between sentences, words that are blanks or begin with #."""
+    """WNUT-17's format: a line with only a tab between sentences, and words that are blank or begin with #."""
     path = file(tmp_path, "# id 17 domain=news", "#tag\tO", "New York\tB-location", "\t", "x\tO", "")
     assert [e.words for e in read_conll(path)] == [("#tag", "New York"), ("x",)]
 

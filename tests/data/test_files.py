@@ -1,4 +1,4 @@
-"""Files of users, and what can be wrong with them: one line with file and row, refused or counted."""
+"""User files and their mistakes: each is refused or counted, with one line that names file and row."""
 
 import csv
 import json
@@ -48,7 +48,7 @@ cells = st.text(
 
 
 def is_label(cell: str) -> bool:
-    """NaN is none: what pandas writes for a missing one."""
+    """NaN counts as missing: pandas writes it for missing values."""
     return cell.strip().lower() not in ("", "nan", "+nan", "-nan")
 
 
@@ -169,7 +169,7 @@ def test_kinds_of_files(tmp_path):
 
 
 def test_a_file_to_evaluate_on(tmp_path):
-    """Nothing is left out that training could not use."""
+    """Rows that training could not use are kept for evaluation."""
     qas = [{"id": "1", "question": "?", "answers": [{"text": "elsewhere", "answer_start": -1}]}]
     (tmp_path / "q.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": qas}]}]}))
     found = own_task(None, tmp_path / "q.json")
@@ -268,7 +268,7 @@ def test_types_of_entities_unseen_in_training(tmp_path):
 
 
 def test_the_dev_set_has_the_kind_of_training(tmp_path):
-    """Whole numbers in a small dev file are scores all the same."""
+    """Whole numbers in a small dev file are still regression scores."""
     train = tsv(tmp_path / "train.tsv", ("text", "label"), ("a", 0.5), ("b", 1))
     dev = tsv(tmp_path / "dev.tsv", ("text", "label"), ("a", 1))
     assert own_task(train, dev, text="text", label="label").read(tmp_path)["dev"][0].label == 1.0
@@ -308,7 +308,7 @@ def test_bytes_that_are_not_utf8(tmp_path, caplog, suffix):
 
 
 def test_one_bad_item_of_a_json_list(tmp_path, caplog):
-    """Each item is judged by itself, not by the text of the whole list."""
+    """Each item is checked separately, not the text of the whole list."""
     rows = [{"text": text, "label": label} for text, label in [*YES_NO[1:], ("caf?", "yes")]]
     (tmp_path / "a.json").write_bytes(json.dumps(rows).encode().replace(b"?", b"\xe9"))
     assert len(read(tmp_path / "a.json")) == 40

@@ -5,13 +5,13 @@ import torch
 
 from debertakit.explain.attribution import attribute
 from debertakit.heads import DebertaForSequenceClassification
-from tests.conftest import randomise, small
-from tests.explain.test_parts import TEXT, tokenizer  # noqa: F401
+from tests.explain.material import TEXT
+from tests.models import randomise, small
 
 pytest.importorskip("captum")
 
 
-def test_scores_sum_to_the_change_of_the_logit(tokenizer):  # noqa: F811
+def test_scores_sum_to_the_change_of_the_logit(tokenizer):
     model = randomise(DebertaForSequenceClassification(small()))
     model.classifier.weight.data.mul_(30)
     found = attribute(model, tokenizer, TEXT, "the mall", label=1, steps=200)
@@ -26,15 +26,15 @@ def test_scores_sum_to_the_change_of_the_logit(tokenizer):  # noqa: F811
     assert all(found.scores[i] == 0 for i in (0, 9, 12))  # special tokens are the same in both
 
 
-def test_the_word_that_decides_gets_the_score(tokenizer):  # noqa: F811
-    """Trained to look for one word only."""
+def test_the_word_that_decides_gets_the_score(tokenizer):
+    """The model is trained to detect a single word."""
     torch.manual_seed(0)
     config = small(num_labels=2, num_hidden_layers=1, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = DebertaForSequenceClassification(config).train()
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
-    words = torch.randint(3, 11, (64, 10))
+    words = torch.randint(4, 12, (64, 10))
     words[:, 0] = 1
-    labels = (words == 6).any(1).long()  # "store"
+    labels = (words == tokenizer.convert_tokens_to_ids("store")).any(1).long()
     for _ in range(60):
         optimiser.zero_grad()
         model(words, labels=labels).loss.backward()
@@ -43,7 +43,7 @@ def test_the_word_that_decides_gets_the_score(tokenizer):  # noqa: F811
     assert max(zip(found.scores, found.tokens, strict=True))[1] == "store"
 
 
-def test_labels_that_are_not_there(tokenizer):  # noqa: F811
+def test_labels_that_are_not_there(tokenizer):
     model = DebertaForSequenceClassification(small())
     with pytest.raises(ValueError, match="no label 7; it has 0 to 2"):
         attribute(model, tokenizer, TEXT, label=7)

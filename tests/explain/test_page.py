@@ -1,4 +1,4 @@
-"""The page: what it holds, that no text can break out of its data, and how it behaves in a real browser."""
+"""The page: its content, escaping of texts, and behaviour in a real browser."""
 
 import base64
 import json
@@ -15,8 +15,8 @@ from debertakit.explain.page import page_data, page_html, write_page
 from debertakit.explain.parts import Anatomy, Subject, centred, profile, shares, take_apart
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
-from tests.explain.test_parts import TEXT, random_anatomy, tokenizer  # noqa: F401
+from tests.explain.material import TEXT, random_anatomy
+from tests.models import randomise, small
 
 NASTY = "</script><script>alert(1)</script><!-- & 😀 注意力 /*style*/ \u2028 \" ' $& $`"
 
@@ -80,7 +80,7 @@ def test_too_large_for_a_page():
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory, tokenizer):  # noqa: F811
+def folders(tmp_path_factory, tokenizer):
     root = tmp_path_factory.mktemp("models")
     randomise(DebertaForSequenceClassification(small())).save_pretrained(root / "deberta")
     shape = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64}
@@ -146,7 +146,8 @@ def test_a_model_whose_positions_end_is_one_line(folders, tmp_path):
     assert "roberta has absolute positions for" in str(refused.exception)
 
 
-def test_in_a_real_browser(browser, tmp_path, tokenizer):  # noqa: F811
+@pytest.mark.slow
+def test_in_a_real_browser(browser, tmp_path, tokenizer):
     deberta = Subject("deberta", randomise(DebertaModel(small())), tokenizer)
     texts = [take_apart(deberta, TEXT), take_apart(deberta, "the store")]
     plain = [Anatomy("plain " + NASTY, text.tokens, text.attention, {}) for text in texts]

@@ -6,23 +6,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tokenizers import Tokenizer, models, pre_tokenizers
 
 from debertakit.explain.parts import Anatomy, Subject, cells, encode, look, patterns, profile, shares, take_apart
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
-from debertakit.text.tokenizers import wrap
-from tests.conftest import randomise, small
-
-WORDS = "[PAD] [CLS] [SEP] [UNK] a new store opened beside the mall".split()
-TEXT = "a new store opened beside the new mall"
-
-
-@pytest.fixture(scope="module")
-def tokenizer():
-    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return wrap(backend)
+from tests.explain.material import TEXT, random_anatomy
+from tests.models import randomise, small
 
 
 @pytest.mark.parametrize("variant", ["deberta-base", "deberta-v3-base", "deberta-v2-xlarge"])
@@ -74,15 +63,6 @@ def test_a_saved_deberta_is_taken_apart_as_ours(tokenizer, tmp_path):
     assert set(take_apart(Subject.load(tmp_path), TEXT).parts) == {"c2c", "c2p", "p2c"}
     with pytest.raises(ValueError, match="missing: no such folder"):
         Subject.load(tmp_path / "missing")
-
-
-def random_anatomy(length=7, **parts):
-    rng = np.random.default_rng(length)
-    given = {name: rng.normal(size=(2, 3, length, length)) for name in ("c2c", "c2p", "p2c")}
-    given |= parts
-    scores = sum(given.values())
-    attention = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-    return Anatomy("random", [f"t{i}" for i in range(length)], attention, given)
 
 
 def test_shares_are_the_regression_of_parts_on_scores():

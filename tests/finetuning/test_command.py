@@ -1,4 +1,4 @@
-"""The verbs, run inside this process to save its start; tests/test_cli.py has the process's own side."""
+"""Subcommands, run in this process to save start-up time. tests/test_cli.py tests the process."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.material import tsv
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A model, and RTE as it is distributed."""
+    """A model, and RTE in its distributed file format."""
     folder = tmp_path_factory.mktemp("command")
     tiny.deberta(folder / "model")
     for name, count, seed in (("train", 24, 0), ("dev", 10, 1), ("test", 5, 2)):
@@ -32,7 +32,7 @@ def run(*arguments):
 
 @pytest.fixture(scope="module")
 def runs(place):
-    """Two runs of a benchmark, by command."""
+    """Two runs of a benchmark, made by the command."""
     command = ["finetune", "--model", place / "model", "--task", "rte", "--data", place / "data", "--epochs", 1]
     command += ["--batch-size", 8, "--lr", 5e-3, "--out"]
     first, second = run(*command, place / "a"), run(*command, place / "b", "--seed", 1, "--max-length", 16)

@@ -79,7 +79,7 @@ def test_tags_of_a_file(made, tmp_path, caplog):
 
 
 def test_questions_of_a_file_are_read_to_score_by(made, tmp_path):
-    """Those whose answer is not in the context count as well."""
+    """Questions whose answer is not in the context count as well."""
     qas = [{"id": "1", "question": "where ?", "answers": [{"text": "elsewhere", "answer_start": -1}]}]
     (tmp_path / "q.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "in rome", "qas": qas}]}]}))
     found = evaluate(made("qa"), file=tmp_path / "q.json")

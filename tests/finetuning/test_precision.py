@@ -1,4 +1,4 @@
-"""Fine-tuning in bf16, on every machine; and the one precision of everything that scores or predicts."""
+"""Fine-tuning in bf16 on any machine; evaluation and prediction use fp32."""
 
 import json
 from dataclasses import replace
@@ -11,6 +11,8 @@ from debertakit.finetuning.evaluation import read_predictions
 from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.inference.tasks import load
 from tests import tiny
+
+pytestmark = pytest.mark.slow
 
 QUICK = {"epochs": 1, "batch_size": 8, "lr": 5e-3}
 

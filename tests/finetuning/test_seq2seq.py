@@ -18,14 +18,14 @@ from debertakit.heads import IGNORED, DebertaForMaskedLM
 from debertakit.loading import load_for_training, load_tokenizer_of
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.optim import Optimizer
-from tests.conftest import randomise, small
+from tests.models import randomise, small
 
 WORDS = {"red": "rot", "blue": "blau", "old": "alt", "cat": "katze", "dog": "hund", "house": "haus", "sees": "sieht"}
 
 
 @pytest.fixture(scope="module")
 def pairs() -> list[Pair]:
-    """A language in which every word has one translation, and word order is turned round."""
+    """Toy translation: every word has one translation, and the word order is reversed."""
     draw = torch.Generator().manual_seed(0)
     english = list(WORDS)
     rows = [
@@ -136,6 +136,7 @@ def test_a_run_resumes_in_its_precision_only(pairs, tokenizer, tmp_path, monkeyp
         replace(settings, precision="fp8")
 
 
+@pytest.mark.slow
 def test_it_learns_the_language_and_writes_it(pairs, tokenizer, tmp_path):
     model = fresh(tokenizer)
     settings = replace(SETTINGS, epochs=40, label_smoothing=0.0, log_every=50, evaluate_every=100)
@@ -184,6 +185,7 @@ def test_a_model_of_transformers_goes_through_the_same_loop(pairs, tokenizer, tm
     assert len(evaluate(model, tokenizer, pairs[:4], SETTINGS, "rouge").texts) == 4
 
 
+@pytest.mark.slow
 def test_the_command_grows_a_decoder_trains_and_scores(pairs, tokenizer, tmp_path):
     DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
@@ -221,7 +223,7 @@ def test_the_command_grows_a_decoder_trains_and_scores(pairs, tokenizer, tmp_pat
 
 
 def test_lengths_and_rates_of_the_command_arrive(pairs, tokenizer, tmp_path):
-    """And a decoder begins and ends with the tokens of its tokenizer."""
+    """A decoder also uses the start and end tokens of its tokenizer."""
     DebertaForMaskedLM(small(vocab_size=len(tokenizer))).save_pretrained(tmp_path / "encoder")
     tokenizer.save_pretrained(tmp_path / "encoder")
     table = "".join(f"{pair.source},{pair.target}\n" for pair in pairs)

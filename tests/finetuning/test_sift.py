@@ -1,4 +1,4 @@
-"""Against the definition, computed here without a hook."""
+"""Compare SiFT with its definition, computed here without a hook."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def compare(clean, other):
 
 
 def sharp(model):
-    """Weights so large that a small perturbation shows; norms stay what they are."""
+    """Draw weights so large that a small perturbation changes the output. Norms keep their weights."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() > 1:

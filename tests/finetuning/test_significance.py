@@ -1,4 +1,4 @@
-"""Against closed forms and enumeration."""
+"""Compare the tests of significance with closed forms and enumeration."""
 
 from itertools import product
 from math import comb

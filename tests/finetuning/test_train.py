@@ -1,4 +1,4 @@
-"""finetune, from files to a folder that stock transformers loads."""
+"""finetune(), from files to a folder that stock transformers loads."""
 
 import json
 
@@ -33,6 +33,7 @@ def csv(path, examples):
     return lines(path, "a,y", *(f"{example.text},{'good' if example.label == '1' else 'bad'}" for example in examples))
 
 
+@pytest.mark.slow
 def test_ten_lines_of_python(model, tmp_path):
     train, dev = csv(tmp_path / "train.csv", tiny.sentences(96)), csv(tmp_path / "dev.csv", tiny.sentences(32, seed=9))
     out = tmp_path / "run"
@@ -97,6 +98,7 @@ def test_every_kind_ends_as_a_model_for_stock_transformers(kind, model, tmp_path
         torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_other_encoders_lora_and_a_frozen_encoder(tmp_path):
     bert, task = tiny.bert(tmp_path / "bert"), tiny.task("tagging")
     finetune(bert, tmp_path / "lora", task=task, lora=4, layer_decay=0.9, balanced=True, **QUICK)
@@ -113,6 +115,7 @@ def test_other_encoders_lora_and_a_frozen_encoder(tmp_path):
     assert json.loads((tmp_path / "frozen" / "run.json").read_text())["lr"] == 1e-3
 
 
+@pytest.mark.slow
 def test_seeds_and_their_summary(model, tmp_path):
     result = finetune(model, tmp_path / "run", task=tiny.task("single-label"), seeds=2, seed=3, sift=True, **QUICK)
     assert [run.folder.name for run in result.runs] == ["seed-3", "seed-4"]
@@ -129,6 +132,7 @@ def test_seeds_and_their_summary(model, tmp_path):
     assert "SiFT took" in (tmp_path / "run" / "seed-3" / "report.md").read_text()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
     task = tiny.task("single-label")
     settings = {"task": task, "epochs": 2, "batch_size": 8, "lr": 5e-3, "evaluate_every": 2}
@@ -184,6 +188,7 @@ def test_without_a_dev_set_some_examples_are_held_out():
     assert (train, dev) == hold_out(list(range(100)))
 
 
+@pytest.mark.slow
 def test_questions_that_always_have_answers_are_always_answered(model, tmp_path):
     questions = [q for q in tiny.examples("qa", 24) if q.answers]
     task = tiny.task("qa")
@@ -222,7 +227,7 @@ def test_mistakes_are_named(settings, message, model, tmp_path):
 
 
 def test_places_that_a_run_could_not_be_put_in(tmp_path):
-    """Refused at the start: the model and the data are not even looked for."""
+    """Refused at the start, before the model and the data are opened."""
     given = {"task": "rte", "data": "nowhere"}
     for name in ("file", "other.part"):
         lines(tmp_path / name, "mine")

@@ -63,9 +63,10 @@ def same(a, b, **tolerance):
         torch.testing.assert_close(a[name], b[name], **tolerance, msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["tagging", "qa", "choice"])
 def test_accumulating_gradients_changes_nothing(kind, tmp_path):
-    """The parts differ in the number of their labels, which a mean of means would get wrong."""
+    """The parts have different numbers of labels, so a mean of means would be wrong."""
     plain = {"kind": kind, "dropout": 0.0, "max_steps": 2, "optim": "sgd", "learning_rate": 0.1}
     whole = weights_after(tmp_path, **plain)
     parts = weights_after(tmp_path, **plain, per_device_train_batch_size=1, gradient_accumulation_steps=4)
@@ -78,6 +79,7 @@ def test_the_loss_is_transformers_own(tmp_path):
     torch.testing.assert_close(made.compute_loss(made.model, batch), made.model(**batch).loss)
 
 
+@pytest.mark.slow
 def test_sift_of_strength_nothing_is_plain_training(tmp_path):
     same(weights_after(tmp_path), weights_after(tmp_path, sift=Sift(strength=0.0)), rtol=0, atol=0)
 
@@ -96,6 +98,7 @@ def test_sift_adds_a_divergence_to_every_kind_of_loss(kind, make, tmp_path):
     made.sift = sift
 
 
+@pytest.mark.slow
 def test_sift_trains_with_accumulation_and_in_bf16(tmp_path):
     before = weights_after(tmp_path, max_steps=1, learning_rate=0.0)
     after = weights_after(
@@ -118,6 +121,7 @@ def test_what_sift_costs_is_measured(tmp_path):
     assert all(p.grad is None or not p.grad.any() for p in made.model.parameters())
 
 
+@pytest.mark.slow
 def test_resuming_in_the_middle_of_an_epoch_is_exact(tmp_path):
     steady = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 2, "max_steps": -1, "sift": Sift()}
     whole = trainer(tmp_path, make=tiny.bert, **steady)  # six steps of three an epoch; checkpoints at 2, 4, 6

@@ -1,10 +1,10 @@
-"""Models whose greedy text is no loop of one token, and padded batches."""
+"""Random models whose greedy output does not repeat one token, and padded batches."""
 
 import torch
 
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
-from tests.conftest import small
+from tests.models import small
 
 VARIANTS = {
     "v3": ("deberta-v3-base", {}),
@@ -42,7 +42,7 @@ def text(*shape: int) -> torch.Tensor:
 
 
 def padded(ids: torch.Tensor, lengths: list[int], side: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """The first ``lengths`` tokens of each row, and the mask of a batch padded on that side."""
+    """Take the first ``lengths`` tokens of each row and pad them on one side. Returns (ids, mask)."""
     width = max(lengths)
     block = torch.zeros(len(lengths), width, dtype=torch.long)
     mask = torch.zeros_like(block)

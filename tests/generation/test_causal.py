@@ -12,12 +12,12 @@ from debertakit.model import pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import View
 from debertakit.pretraining.trainee import Part, Trainee
-from tests.conftest import randomise, small
 from tests.generation.material import VARIANTS, padded, text, writer
+from tests.models import randomise, small
 
 
 def naive(model, ids: torch.Tensor, steps: int, **kwargs) -> torch.Tensor:
-    """Greedy, everything computed again for every token."""
+    """Decode greedily without a cache."""
     for _ in range(steps):
         ids = torch.cat([ids, model(ids, **kwargs).logits[:, -1:].argmax(-1)], 1)
     return ids
@@ -28,7 +28,7 @@ def naive(model, ids: torch.Tensor, steps: int, **kwargs) -> torch.Tensor:
 
 @torch.inference_mode()
 def test_cached_equals_recomputed_at_every_step_past_the_table():
-    """600 tokens one by one, reordered now and then; causal and with prefix; the relative table ends at 48."""
+    """Decode 600 tokens one by one, with reordered caches, causal and with prefix, far past the relative table."""
     model = writer(max_position_embeddings=48, position_buckets=16)
     ids, prefix = text(3, 600), torch.tensor([0, 9, 12])
     whole = model(ids, prefix_lengths=prefix).logits
@@ -203,7 +203,7 @@ def test_one_checkpoint_fills_masks_and_writes(tmp_path):
 @pytest.mark.parametrize("variant", ["v3", "emd"])
 @torch.inference_mode()
 def test_the_loss_is_that_of_pretraining(variant):
-    """What the objective trains, through its own packed path, is what this model computes."""
+    """The objective's packed path computes the same loss as this model."""
     model = writer(variant)
     trainee = Trainee(model, Objectives(mlm=0.0, arlm=1.0)).eval()
     lengths = [7, 10, 4]

@@ -1,4 +1,4 @@
-"""deberta generate and deberta evaluate --perplexity, through the command line's own front."""
+"""deberta generate and deberta evaluate --perplexity, called through the CLI."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from tests.pretraining.material import text as sentences
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory) -> tuple[Path, Path]:
-    """An autoregressive model and a DeBERTa-D, with their tokenizer beside them."""
+    """Folders of an autoregressive model and a DeBERTa-D, with their tokenizers."""
     folder = tmp_path_factory.mktemp("models")
     (folder / "text.txt").write_text(sentences(20), encoding="utf-8")
     tokenizer = train_tokenizer(folder / "text.txt", kind="unigram", vocab_size=320, progress=False)

@@ -19,7 +19,7 @@ def tokenizer(tmp_path_factory):
 
 @torch.inference_mode()
 def naive(model, tokenizer, text: str, window: int, stride: int) -> float:
-    """Summed negative log-likelihood, a token at a time, each from the window that first holds it."""
+    """Sum the negative log-likelihood token by token, each from the first window that contains the token."""
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     total = 0.0
     for t, token in enumerate(ids):

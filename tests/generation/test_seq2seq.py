@@ -1,4 +1,4 @@
-"""DeBERTa-D: the cache of both attentions, growing out of an encoder, files, generate(), and that it learns."""
+"""DeBERTa-D: cache of both attentions, from_encoder, files, generate() and learning."""
 
 import pytest
 import torch
@@ -13,8 +13,8 @@ from transformers import (
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
 from tests.generation.material import padded, text, translator
+from tests.models import randomise, small
 
 NAMES = ["deberta-v3-base", "deberta-base", "deberta-v2-xlarge"]
 
@@ -72,7 +72,7 @@ def test_no_target_token_sees_the_future_and_all_see_the_source():
 
 
 def by_the_equations(model, states: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
-    """Logits of one text, dense, as the top of seq2seq.py writes it down; for v3's layout."""
+    """Compute the logits of one text from the equations at the top of seq2seq.py, for v3's layout."""
     config, decoder = model.config.encoder, model.decoder
     heads, d, n = config.num_attention_heads, config.attention_head_size, len(ids)
 
@@ -114,7 +114,7 @@ def test_the_decoder_is_what_its_equations_say():
 
 @torch.inference_mode()
 def test_absolute_positions_enter_the_queries_of_the_first_layer():
-    """Without distances and with the same words everywhere, only the absolute position tells two places apart."""
+    """Without relative positions and with equal words, only the absolute position can distinguish two tokens."""
     model = translator(relative_attention=False, pos_att_type=[], norm_rel_ebd="none")
     source, ids = text(1, 6), torch.full((1, 8), 5)
     logits = model(source, None, ids).logits[0]
@@ -238,6 +238,7 @@ def test_sampling_and_a_forced_beginning():
     assert torch.equal(written, ids[:, : written.shape[1]])
 
 
+@pytest.mark.slow
 def test_it_learns_twenty_pairs_by_heart():
     config = small(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, hidden_size=64)
     model = DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=config, decoder_layers=2))

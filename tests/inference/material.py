@@ -1,33 +1,34 @@
-"""A word-level tokenizer and small models with heads, saved like user checkpoints."""
+"""Small models with heads, saved like user checkpoints, and the words and labels that they know."""
 
 from pathlib import Path
 
 import torch
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
 from debertakit import heads
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import SPECIALS, randomise, small, word_tokenizer
 
-SPECIALS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
 WORDS = (
     "the a cat dog sees likes house river in on Ann Bob lives Paris Rome good bad film is was . , ? who where".split()
 )
 POSITIONS = {"max_position_embeddings": 64, "position_buckets": 16}
 CHARACTERS = list("北京大学在中国的首都是一好电影")
+LABELS = {"id2label": {0: "bad", 1: "good", 2: "so"}, "label2id": {"bad": 0, "good": 1, "so": 2}}
+NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
+TEXTS = [
+    "the cat sees a dog",
+    "Bob likes the film .",
+    "good",
+    "北京大学在中国",
+    "a dog lives in Paris , the cat in Rome",
+]
 
 
 def tokenizer() -> PreTrainedTokenizerFast:
-    vocabulary = {word: index for index, word in enumerate([*SPECIALS, *WORDS, *CHARACTERS])}
-    backend = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
-    backend.normalizer = normalizers.BertNormalizer(lowercase=False)  # puts spaces around Chinese characters
-    backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    backend.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
-    )
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, model_max_length=64, **names)
+    made = word_tokenizer([*WORDS, *CHARACTERS])
+    made.model_max_length = 64
+    return made
 
 
 def model(head: str, **fields) -> torch.nn.Module:

@@ -12,7 +12,7 @@ from debertakit.inference import files, predictor
 from debertakit.inference.files import predict_file
 from debertakit.inference.tasks import OptionChooser, PairScorer, TextClassifier, ZeroShotClassifier
 from tests.inference import material
-from tests.inference.test_tasks import LABELS, NLI, TEXTS
+from tests.inference.material import LABELS, NLI, TEXTS
 
 
 @pytest.fixture(scope="module")

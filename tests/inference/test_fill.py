@@ -1,32 +1,28 @@
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast, pipeline
+from transformers import pipeline
 
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.inference.fill import fill_mask
-from tests.conftest import small
+from tests.models import small, word_tokenizer
 
-WORDS = "[PAD] [CLS] [SEP] [UNK] [MASK] a new store mall opened beside the old".split()
+WORDS = "a new store mall opened beside the old".split()
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    names = {f"{name}_token": f"[{name.upper()}]" for name in ("pad", "cls", "sep", "unk", "mask")}
-    return PreTrainedTokenizerFast(tokenizer_object=backend, **names)
+    return word_tokenizer(WORDS)
 
 
 @pytest.fixture(scope="module")
 def model(tokenizer):
     """Overfit the paper's example sentence, in which the two masks differ only in position."""
     torch.manual_seed(0)
-    config = small(vocab_size=len(WORDS) + 7, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    config = small(vocab_size=len(tokenizer) + 7, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     model = DebertaForMaskedLM(config).train()
     whole = tokenizer("a new store opened beside the new mall", return_tensors="pt")["input_ids"]
     masked, labels = whole.clone(), torch.full_like(whole, -100)
-    for at in (2, 7):
+    for at in (3, 8):
         masked[0, at], labels[0, at] = tokenizer.mask_token_id, whole[0, at]
     optimiser = torch.optim.AdamW(model.parameters(), lr=5e-3)
     for _ in range(60):
@@ -45,7 +41,7 @@ def test_each_mask_gets_its_word(model, tokenizer):
     assert first[0].probability > 0.5
     assert first[0].text == "a new store opened beside the new [MASK]"
     assert len(first) == 3
-    assert all(c.token_id < len(WORDS) for c in first)  # never an unused embedding row beyond the vocabulary
+    assert all(c.token_id < len(tokenizer) for c in first)  # never an unused embedding row beyond the vocabulary
 
 
 def test_transformers_pipeline_says_the_same(model, tokenizer):

@@ -14,7 +14,7 @@ from debertakit.cli import app
 from debertakit.config import DebertaConfig
 from debertakit.inference.onnx import OnnxModel, export_onnx, onnx_model
 from debertakit.model import DebertaModel
-from tests.conftest import randomise, small
+from tests.models import randomise, small, word_tokenizer
 
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
@@ -132,18 +132,11 @@ def test_standard_operators_only_and_no_positions_computed_at_run_time():
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """A checkpoint with its tokenizer, as fine-tuning writes it."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    from debertakit.text.tokenizers import wrap
-
-    words = "[PAD] [CLS] [SEP] [UNK] good bad film".split()
-    backend = Tokenizer(models.WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     path = tmp_path_factory.mktemp("checkpoint")
     torch.manual_seed(1)
     model = randomise(heads.DebertaForSequenceClassification(small(hidden_size=64, intermediate_size=128)), 0.1)
     model.save_pretrained(path)
-    wrap(backend).save_pretrained(path)
+    word_tokenizer(["good", "bad", "film"]).save_pretrained(path)
     return path
 
 

@@ -14,7 +14,7 @@ from pyarrow import dataset, parquet
 from debertakit.inference.ray import Stage, predict_with_ray
 from debertakit.inference.tasks import load
 from tests.inference import material
-from tests.inference.test_tasks import LABELS, TEXTS
+from tests.inference.material import LABELS, TEXTS
 
 ROWS = [{"id": i, "words": f"{TEXTS[i % 5]} {'cat ' * (i % 50)}"} for i in range(2400)]
 EMPTY = 1432
@@ -47,6 +47,7 @@ def kill_a_worker(folder: Path, killed: list[int]) -> None:
             return
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="finds its workers in /proc")
 def test_every_row_once_though_a_worker_was_killed(folder, source, tmp_path, monkeypatch):
     ray = pytest.importorskip("ray")

@@ -21,16 +21,7 @@ from debertakit.inference.tasks import (
 )
 from debertakit.loading import longest_input
 from tests.inference import material
-
-LABELS = {"id2label": {0: "bad", 1: "good", 2: "so"}, "label2id": {"bad": 0, "good": 1, "so": 2}}
-NLI = {0: "contradiction", 1: "neutral", 2: "entailment"}
-TEXTS = [
-    "the cat sees a dog",
-    "Bob likes the film .",
-    "good",
-    "北京大学在中国",
-    "a dog lives in Paris , the cat in Rome",
-]
+from tests.inference.material import LABELS, NLI, TEXTS
 
 
 @pytest.fixture(scope="module")

@@ -1,3 +1,3 @@
-from tests.pretraining.conftest import corpus, material, tokenizer
+from tests.pretraining.fixtures import corpus, material, tokenizer
 
 __all__ = ["corpus", "material", "tokenizer"]

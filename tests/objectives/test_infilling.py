@@ -63,6 +63,7 @@ def test_the_loss_is_that_of_the_model_itself(material):
     torch.testing.assert_close(loss, trainee.model(sources, mask, labels=labels).loss)
 
 
+@pytest.mark.slow
 def test_a_run_learns_and_leaves_a_model_that_loads(material, tmp_path):
     corpus, tokenizer = material
     figures = pretrain(config("steps=40"), corpus, tokenizer, tmp_path)

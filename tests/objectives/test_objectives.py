@@ -1,4 +1,4 @@
-"""Each objective's loss against one worked out by hand from the batch, sequence by sequence."""
+"""Compare each objective's loss with a computation by hand, sequence by sequence."""
 
 import math
 
@@ -14,25 +14,16 @@ from debertakit.objectives.pairs import NO_PAIR
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
-from tests.conftest import randomise, small
+from tests.models import small
+from tests.objectives.material import cross_entropy, lively, sequences
 
 
 def setting(corpus, tokenizer, objectives, masking=None, **fields):
-    """A trainee with large random weights, one batch, and where it came from."""
+    """A trainee with large random weights, one batch, and the batch's context."""
     model = DebertaForMaskedLM(small(vocab_size=len(tokenizer), **fields))
     trainee = lively(Trainee(model, objectives))
     context = Context(corpus.train, masking or Masking("ngram"), seed=3)
     return trainee, Packing(corpus.train, 32, 256).batch(1), context
-
-
-def lively(module):
-    """Random weights with which every token of the input matters to every output."""
-    randomise(module, std=0.3)
-    with torch.no_grad():
-        for norm in (m for m in module.modules() if isinstance(m, torch.nn.LayerNorm)):
-            norm.weight.fill_(1.0)
-            norm.bias.zero_()
-    return module
 
 
 def total(trainee, part):
@@ -41,16 +32,6 @@ def total(trainee, part):
     with torch.no_grad():
         loss, figures = trainee(part, counts)
     return loss, dict(zip(trainee.weights, figures[:, 0].tolist(), strict=True))
-
-
-def sequences(view):
-    return [piece[None] for piece in view.ids.split(view.lengths.tolist())]
-
-
-def cross_entropy(logits, target):
-    """By hand, in double precision."""
-    logits = logits.double()
-    return float(logits.exp().sum().log() - logits[target])
 
 
 @pytest.mark.parametrize("emd_steps", [0, 2])

@@ -1,4 +1,4 @@
-"""Pairs of texts and their labels, worked out again from the corpus: where in it do the two halves stand?"""
+"""Check the pairs and their labels: search both halves in the corpus."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from debertakit.objectives.pairs import NO_PAIR
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
-from tests.conftest import small
+from tests.models import small
 
 
 def setting(corpus, tokenizer, dynamic=True, **weights):
@@ -20,7 +20,7 @@ def setting(corpus, tokenizer, dynamic=True, **weights):
 
 
 def places(shards, piece):
-    """Everywhere that these tokens stand in the corpus: (document, place within it), boundaries crossed or not."""
+    """All occurrences of these tokens in the corpus as (document, offset), also across document boundaries."""
     every = shards.take(np.array([0]), np.array([shards.tokens]))[0].tolist()
     every += every[:64]  # the end goes on at the beginning
     found = [i for i in range(shards.tokens) if every[i : i + len(piece)] == piece]
@@ -58,7 +58,7 @@ def pairs(objective, context, packing):
 
 
 def test_nsp_labels(corpus, tokenizer):
-    """Label 0: B stands right behind A, in A's document. Label 1: B begins in another document."""
+    """Label 0: B directly follows A in the same document. Label 1: B begins in another document."""
     objective, context = setting(corpus, tokenizer, nsp=1)
     seen, labels = pairs(objective, context, Packing(corpus.train, 32, 4096))
     assert 0.35 < labels[labels != NO_PAIR].mean() < 0.65
@@ -77,7 +77,7 @@ def test_nsp_labels(corpus, tokenizer):
 
 @pytest.mark.parametrize("name", ["nsp", "sop"])
 def test_no_half_word_gives_the_label_away(corpus, tokenizer, name):
-    """Chunks begin and end amid words; what is made of them does not, on either side, under either label."""
+    """Chunks may begin and end inside words. Pairs do not, on either side and for either label."""
     objective, context = setting(corpus, tokenizer, **{name: 1})
     packing = Packing(corpus.train, 32, 4096)
     continues = np.array([token.startswith("##") for token in tokenizer.convert_ids_to_tokens(range(len(tokenizer)))])
@@ -92,7 +92,7 @@ def test_no_half_word_gives_the_label_away(corpus, tokenizer, name):
 
 
 def test_sop_labels(corpus, tokenizer):
-    """Label 0: A, then B, as the text goes on. Label 1: the same two, the other way round."""
+    """Label 0: A, then B, in text order. Label 1: the same two segments in reverse order."""
     objective, context = setting(corpus, tokenizer, sop=1)
     seen, labels = pairs(objective, context, Packing(corpus.train, 32, 4096))
     assert 0.35 < labels[labels != NO_PAIR].mean() < 0.65
@@ -130,7 +130,7 @@ def test_pairs_are_static_where_masks_are(corpus, tokenizer):
 
 
 def place(piece, text):
-    """Where the one begins in the other."""
+    """Offset of one list inside the other."""
     return next((i for i in range(len(text)) if text[i : i + len(piece)] == piece), None)
 
 

@@ -1,4 +1,4 @@
-"""Permutation language modelling: who may see whom, measured by gradients through the whole model."""
+"""Permutation language modelling: gradients through the whole model show which tokens each target can see."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from debertakit.objectives.plm import permuted_view
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
-from tests.objectives.test_objectives import cross_entropy, lively
+from tests.objectives.material import cross_entropy, lively
 
 LAYERS = 3
 
@@ -26,7 +26,7 @@ def trainee(tokenizer):
 
 
 def test_a_target_sees_what_comes_before_it_and_nothing_else(corpus, tokenizer, trainee):
-    """d loss_t / d content_j is 0 for t itself and for what comes later, and not 0 for what comes before."""
+    """d loss_t / d content_j is nonzero exactly for the tokens j before t in the permutation."""
     context = Context(corpus.train, Masking("token", rate=0.4), seed=3)
     part = trainee.prepare(Packing(corpus.train, 16, 64).batch(1), context, 0.0)
     view, asked = part.views["permuted"], part.asked["plm"]
@@ -51,7 +51,7 @@ def test_a_target_sees_what_comes_before_it_and_nothing_else(corpus, tokenizer, 
 
 
 def test_the_loss_is_that_of_predicting_one_by_one(corpus, tokenizer, trainee):
-    """Each target alone, by a model that is given only what comes before it; all layers see the rest never."""
+    """Compute each target alone, with a model whose input contains only the tokens before it."""
     context = Context(corpus.train, Masking("ngram", rate=1 / 6), seed=3)
     part = trainee.prepare(Packing(corpus.train, 16, 96).batch(1), context, 0.0)
     view = part.views["permuted"]
@@ -80,7 +80,7 @@ def test_the_loss_is_that_of_predicting_one_by_one(corpus, tokenizer, trainee):
 
 
 def test_the_order(corpus):
-    """The last sixth of a random order, anew in every epoch, whatever the batch; the text itself is untouched."""
+    """Targets are the last sixth of a random order, new in every epoch and independent of the batch."""
     context = Context(corpus.train, Masking("token", rate=1 / 6), seed=3)
     packing = Packing(corpus.train, 32, 4096)
     batch = packing.batch(0)

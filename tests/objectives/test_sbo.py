@@ -1,4 +1,4 @@
-"""The span-boundary objective reads the two tokens outside a span, and nothing of the span but the place in it."""
+"""The span-boundary objective reads the two tokens next to a span and the position in the span, nothing else."""
 
 import numpy as np
 import pytest
@@ -13,8 +13,8 @@ from debertakit.objectives.sbo import LONGEST
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masked, Masking
 from debertakit.text.packing import Packing
-from tests.conftest import small
-from tests.objectives.test_objectives import cross_entropy, lively, sequences
+from tests.models import small
+from tests.objectives.material import cross_entropy, lively, sequences
 
 TRAINEE = Trainee(DebertaForMaskedLM(small(vocab_size=60)), Objectives(sbo=1))
 
@@ -22,7 +22,7 @@ TRAINEE = Trainee(DebertaForMaskedLM(small(vocab_size=60)), Objectives(sbo=1))
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=4))
 @settings(max_examples=60)
 def test_rows_are_the_boundaries(hidden):
-    """Walk from each hidden token to the first one on either side that is not; [CLS] and [SEP] never are."""
+    """Walk from each masked token to the nearest unmasked token on both sides. [CLS] and [SEP] are never masked."""
     flags = [flag for sequence in hidden for flag in (False, *sequence, False)]
     positions = np.flatnonzero(flags)
     lengths = np.array([len(sequence) + 2 for sequence in hidden], np.int32)
@@ -47,7 +47,7 @@ def test_rows_are_the_boundaries(hidden):
 
 @pytest.mark.parametrize("weights", [{"mlm": 0.0, "sbo": 1.0}, {"mlm": 1.0, "sbo": 1.0}])
 def test_the_loss(corpus, tokenizer, weights):
-    """By hand, in numpy, from rows of the last layer; spans at both ends of a sequence among them."""
+    """Compute the loss in numpy from rows of the last layer, including spans at both ends of a sequence."""
     model = DebertaForMaskedLM(small(vocab_size=len(tokenizer), emd_steps=0))
     trainee = lively(Trainee(model, Objectives(**weights)))
     context = Context(corpus.train, Masking("span", rate=0.3, replace_by="span"), seed=3)

@@ -2,32 +2,16 @@ import pytest
 import torch
 
 from debertakit.attention import use_backend
-from tests.pretraining.material import make_corpus
+from tests.pretraining.fixtures import corpus, material, tokenizer
+
+__all__ = ["corpus", "material", "tokenizer"]
 
 
 @pytest.fixture(autouse=True)
 def _one_thread_and_the_reference():
-    """Sums in one order: what is compared here is compared bit by bit."""
+    """Keep the order of sums fixed: these tests compare bit by bit."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     with use_backend("reference"):
         yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def material(tmp_path_factory):
-    """A folder with a corpus and its tokenizer."""
-    folder = tmp_path_factory.mktemp("material")
-    make_corpus(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def corpus(material):
-    return make_corpus(material)[0]
-
-
-@pytest.fixture(scope="session")
-def tokenizer(material):
-    return make_corpus(material)[1]

@@ -1,8 +1,15 @@
-"""A small language, a corpus of it, and a run that takes a second; shared by the tests and by processes they start."""
+"""A small corpus and a run that takes a second, for the tests and the processes that they start."""
 
 import random
 from pathlib import Path
 
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from debertakit.pretraining import loop
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig, override
 from debertakit.text.corpus import Corpus, prepare
@@ -13,6 +20,7 @@ SUBJECTS = "the cat|a dog|my old friend|the new teacher|every child|the red bird
 VERBS = "sees|likes|paints|follows|forgets|carries|remembers|builds".split("|")
 OBJECTS = "the house|a small boat|the green hill|an open door|the long road|a silver coin|the river".split("|")
 TIMES = "in the morning|every day|at night|before dinner|in winter|after the rain|on sunday".split("|")
+DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
 
 
 def text(documents: int = 60, seed: int = 0) -> str:
@@ -24,8 +32,8 @@ def text(documents: int = 60, seed: int = 0) -> str:
     return "\n\n".join(paragraphs)
 
 
-def make_corpus(folder: Path, documents: int = 60, validation: float = 0.1) -> tuple[Corpus, object]:
-    """Written once, opened by everybody after that."""
+def make_corpus(folder: Path, documents: int = 60, validation: float = 0.1) -> tuple[Corpus, PreTrainedTokenizerFast]:
+    """Write a corpus and its tokenizer into the folder; if they are there, open them."""
     if not (folder / "tokenizer").exists():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "text.txt").write_text(text(documents), encoding="utf-8")
@@ -42,3 +50,23 @@ def config(*assignments: str, name: str = "tiny") -> PretrainConfig:
     pace = ["steps=12", "log_every=4", "evaluate_every=6", "checkpoint_every=3", "optimizer.warmup_steps=4"]
     sizes = ["data.micro_tokens=256", "evaluate_tokens=256"]
     return override(recipe(name), [*small, *pace, *sizes, "precision=fp32", *assignments])
+
+
+def weights(folder: Path) -> dict[str, Tensor]:
+    return load_file(folder / "model.safetensors")
+
+
+def same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def cut_short(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    """Make the step after ``at`` raise, as a crash would."""
+    original = loop.train_step
+
+    def failing(run, elapsed):
+        if run.progress.step == at:
+            raise KeyboardInterrupt
+        return original(run, elapsed)
+
+    monkeypatch.setattr(loop, "train_step", failing)

@@ -16,8 +16,7 @@ from debertakit.pretraining.continued import adopt, load
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import make_run, train_step
 from debertakit.pretraining.recipes import recipe
-from tests.conftest import randomise, small
-from tests.test_checkpoints import microsoft_folder
+from tests.models import microsoft_folder, randomise, small
 
 TABLE = "deberta.embeddings.word_embeddings"
 PACE = (
@@ -31,7 +30,7 @@ PACE = (
 
 
 def halves(state):
-    """As Microsoft's files hold them."""
+    """Round to half precision, as in Microsoft's files."""
     return {key: value.half().float() for key, value in state.items()}
 
 
@@ -53,7 +52,7 @@ def v3_folder(folder, tokenizer, *, generator=True, positions=True, layers=4):
 
 
 def begun(init, corpus, tokenizer, *assignments, name="rtd"):
-    """A run at its first step, going on from a checkpoint."""
+    """A run at its first step, initialised from a checkpoint."""
     config = adopt(settings.override(recipe(name), [*PACE, *assignments]), str(init))
     return make_run(config, corpus, tokenizer, World())
 
@@ -156,6 +155,7 @@ def test_what_a_checkpoint_lacks_is_new_and_named(tokenizer, tmp_path):
         load([DebertaForMaskedLM(config)], str(tmp_path / "v3"))
 
 
+@pytest.mark.slow
 def test_the_command_continues_and_continues_again(material, tokenizer, tmp_path):
     detector, _ = v3_folder(tmp_path / "v3", tokenizer, generator=False, layers=2)
     figures = pretrain("rtd", material, tmp_path / "one", "--init", tmp_path / "v3", sets=("steps=3",))

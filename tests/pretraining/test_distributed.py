@@ -10,6 +10,7 @@ from debertakit.training.log import read
 from tests.pretraining.material import config
 from tests.pretraining.worker import torchrun
 
+pytestmark = pytest.mark.slow
 MIXED = ("objectives.arlm=0.5", "objectives.nsp=1", "objectives.position=0.5")
 EVERY_STEP = ("steps=6", "log_every=1", "checkpoint_every=3", "evaluate_every=3", "optimizer.eps=1e-3")
 

@@ -1,4 +1,4 @@
-"""The loop: it learns, it learns the same today as yesterday, and it ends well when the numbers do not."""
+"""The loop: it learns, reproduces the golden loss curve, and stops cleanly when the loss is not finite."""
 
 import dataclasses
 import json
@@ -30,6 +30,7 @@ def test_golden_loss_curve(corpus, tokenizer):
     assert curve[::5] == pytest.approx(GOLDEN, rel=1e-4)
 
 
+@pytest.mark.slow
 def test_overfits_twenty_sentences(tokenizer, tmp_path):
     sentences = list(dict.fromkeys(s.strip() for s in text(40).replace("\n", " ").split(".") if s.strip()))[:20]
     (tmp_path / "twenty.txt").write_text("\n\n".join(sentences), encoding="utf-8")
@@ -100,7 +101,7 @@ def test_a_model_that_transformers_cannot_make(corpus, tokenizer, tmp_path, chan
 
 
 def poison(monkeypatch, bad):
-    """Gradients that are not numbers in these steps."""
+    """Make the gradients NaN in these steps."""
     original = loop._backward
 
     def backward(run, parts, totals, phase):
@@ -145,6 +146,7 @@ def test_it_stops_after_bad_steps_and_keeps_the_last_good_state(corpus, tokenize
     pretrain(config("max_bad_steps=3", "optimizer.lr=1e-4"), corpus, tokenizer, tmp_path, resume=True)
 
 
+@pytest.mark.slow
 def test_a_run_by_minutes_ends_on_time_with_its_schedule_at_zero_and_resumes(corpus, tokenizer, tmp_path):
     run = config("minutes=0.03", "log_every=1", "checkpoint_every=1000", "evaluate_every=1000")
     pretrain(run, corpus, tokenizer, tmp_path)

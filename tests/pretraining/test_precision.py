@@ -1,4 +1,4 @@
-"""Pretraining in bf16, on every machine; and which precision a run starts and resumes in."""
+"""Pretraining in bf16 on any machine, and the precision in which a run starts and resumes."""
 
 import json
 
@@ -11,9 +11,10 @@ from debertakit.pretraining import settings
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.training.log import read
-from tests.pretraining.material import config
-from tests.pretraining.test_state import DROPOUT, cut_short, same, weights
+from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
 from tests.pretraining.worker import torchrun
+
+pytestmark = pytest.mark.slow
 
 
 def rewrite(out, precision):

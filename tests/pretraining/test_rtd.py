@@ -1,4 +1,4 @@
-"""Replaced-token detection: what is drawn, what is counted, which loss moves which table, and that it learns."""
+"""Replaced-token detection: sampling, loss counts, which loss updates which embeddings, and learning."""
 
 import copy
 import random
@@ -21,8 +21,7 @@ from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.log import read
-from tests.pretraining.material import config
-from tests.pretraining.test_state import cut_short, same
+from tests.pretraining.material import config, cut_short, same
 from tests.pretraining.worker import torchrun
 
 ELECTRA = ("model.embedding_size=32",)
@@ -39,7 +38,7 @@ def part_of(run, step=0):
 
 
 def backward(run, part, phase):
-    """Gradients by name of one phase."""
+    """Gradients of one phase, by parameter name."""
     run.trainee.zero_grad(set_to_none=True)
     totals = torch.tensor(part.counts(), dtype=torch.float32)
     loss, _ = run.trainee(part, totals, phase)
@@ -55,7 +54,7 @@ def padded(ids, lengths, fill=0):
 
 
 def losses_by_the_models_own_forward(run, part):
-    """Both means through the padded public forward: labels of the models, no code of the trainee."""
+    """Compute both mean losses with the padded public forward and its labels, without code of the trainee."""
     lengths = part.text.lengths
     mask = padded(torch.ones_like(part.text.ids), lengths)
     hidden = torch.full_like(part.text.ids, -100)
@@ -178,7 +177,7 @@ def test_es_both_losses_reach_the_one_table_in_a_joint_step(corpus, tokenizer):
 
 
 def test_es_both_losses_move_the_one_table_in_decoupled_steps(corpus, tokenizer):
-    """Against AdamW by hand: the generator's gradient, then the discriminator's at the table that this gave."""
+    """Compare with AdamW by hand: first the generator's gradient, then the discriminator's at the updated table."""
     run = run_of(corpus, tokenizer, "rtd.sharing=es", "optimizer.clip=0", "optimizer.weight_decay=0.1")
     options, part = run.config.optimizer, part_of(run)
     before = copy.deepcopy(run.trainee)
@@ -314,7 +313,7 @@ def test_electra_is_transformers_own(corpus, tokenizer, tmp_path):
 
 @pytest.fixture(scope="module")
 def topics(tmp_path_factory):
-    """Every text keeps to one of eight topics of four words: a word from elsewhere can be told."""
+    """Each text uses the four words of one of eight topics, so a word from another topic is recognisable."""
     folder, draw = tmp_path_factory.mktemp("topics"), random.Random(0)
     words = [[f"{a}{b}" for b in ("ta", "no", "li", "ku")] for a in ("ba", "de", "fi", "go", "hu", "ja", "ke", "mo")]
     texts = [" ".join(draw.choices(draw.choice(words), k=22)) for _ in range(300)]
@@ -323,9 +322,10 @@ def topics(tmp_path_factory):
     return prepare(folder / "text.txt", tokenizer, folder / "corpus", validation=0.15), tokenizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lr", "tokens"), [("v3-tiny", 3e-3, 128), ("electra-tiny", 1e-2, 256)])
 def test_200_steps_learn(topics, name, lr, tokens):
-    """The temperature keeps a generator that has learnt the topics from writing what nobody could tell."""
+    """The temperature keeps a trained generator from writing only words that fit the topic."""
     sets = ("steps=200", f"data.step_tokens={tokens}", f"optimizer.lr={lr}", "optimizer.warmup_steps=10")
     run = run_of(*topics, *sets, "evaluate_tokens=2000", "rtd.temperature=5", name=name)
     before = evaluate(run)
@@ -338,6 +338,7 @@ def test_200_steps_learn(topics, name, lr, tokens):
     assert after["rtd_recall"] > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "sets"),
     [("v3-tiny", ("rtd.warmup_steps=4",)), ("v3-tiny", ("rtd.sharing=es",)), ("electra-tiny", ELECTRA)],
@@ -377,6 +378,7 @@ def test_a_warm_up_moves_the_generators_own_weights_only(corpus, tokenizer):
     assert {table, f"model.{TABLE}._weight"} <= moved()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp2"])
 def test_two_processes_do_what_one_does(material, corpus, tokenizer, tmp_path, parallel):
     sets = ("steps=3", "log_every=1", "evaluate_every=3", "optimizer.eps=1e-3", "data.micro_tokens=64")

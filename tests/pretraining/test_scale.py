@@ -1,4 +1,4 @@
-"""docs/scale.md says what the code computes, and the code counts what the model does."""
+"""docs/scale.md agrees with the code, and the code's FLOP count with the model."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_the_page_is_what_the_code_computes():
 
 @pytest.mark.parametrize("emd_steps", [0, 2])
 def test_flops_are_those_of_the_model(emd_steps):
-    """Against torch's own count of the reference attention, which scores every position of the table it uses."""
+    """Compare with torch's FLOP count of the reference attention, which scores every row of the position table."""
     length, rows = 128, 19  # 15 % of 128
     shape = {"hidden_size": 128, "num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 512}
     config = DebertaConfig(**shape, vocab_size=1000, position_buckets=64, emd_steps=emd_steps)
@@ -38,7 +38,7 @@ def test_tokens_epochs_days_and_disk_by_hand():
     assert base.epochs == pytest.approx(base.tokens * 4.56 / 78e9)
     assert base.gpu_days["A100"] == pytest.approx(base.flops / (0.4 * 312e12) / 86400)
     assert base.checkpoint_gb == pytest.approx(base.parameters * 12 / 1e9)
-    assert base.parameters == pytest.approx(139e6, rel=0.02)  # facts 1i: 138.6 M without the absolute positions' table
+    assert base.parameters == pytest.approx(139e6, rel=0.02)  # 138.6 M without the table of absolute positions
     assert scale.cost("deberta-1.5b", 160).parameters == pytest.approx(1565e6, rel=0.01)
 
 

@@ -1,4 +1,4 @@
-"""Recipes as data: complete, replaced by field, written and read back."""
+"""Recipes are data: complete, replaceable field by field, and equal after writing and reading."""
 
 import pytest
 from typer.testing import CliRunner

@@ -1,4 +1,4 @@
-"""Checkpoints: exact resumption, whatever kills the run, whatever happens to the files."""
+"""Checkpoints: runs resume exactly after any kill and after damage to files."""
 
 import errno
 import random
@@ -13,32 +13,8 @@ from safetensors.torch import load_file
 from debertakit.pretraining import state
 from debertakit.pretraining.loop import pretrain
 from debertakit.training.log import read
-from tests.pretraining.material import config
+from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
 from tests.pretraining.worker import start
-
-DROPOUT = ("model.hidden_dropout_prob=0.1", "model.attention_probs_dropout_prob=0.1")
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same(a, b):
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-def cut_short(monkeypatch, at):
-    """Make the step after ``at`` raise, as a crash would."""
-    from debertakit.pretraining import loop
-
-    original = loop.train_step
-
-    def failing(run, elapsed):
-        if run.progress.step == at:
-            raise KeyboardInterrupt
-        return original(run, elapsed)
-
-    monkeypatch.setattr(loop, "train_step", failing)
 
 
 @pytest.mark.parametrize("objective", [(), ("objectives.nsp=1", "objectives.position=1")])
@@ -65,6 +41,7 @@ def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, obje
     assert steps == [4, 8, 12]  # no step is logged twice
 
 
+@pytest.mark.slow
 def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokenizer, material, tmp_path):
     run = ("steps=30", "checkpoint_every=2", "evaluate_every=30", "data.step_tokens=128", *DROPOUT)
     pretrain(config(*run), corpus, tokenizer, tmp_path / "whole")
@@ -96,7 +73,7 @@ def test_killed_at_ten_random_moments_it_ends_with_the_same_bits(corpus, tokeniz
 
 
 def _is_training(out, began):
-    """Each process opens the log anew, once everything is loaded."""
+    """Each process opens the log once everything is loaded."""
     log = out / "log.jsonl"
     return log.exists() and log.stat().st_mtime >= began
 

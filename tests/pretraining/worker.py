@@ -1,4 +1,4 @@
-"""Training processes for the tests to start, kill and multiply.
+"""Training processes that tests start and kill.
 
 They are forked from a server that has torch loaded: processes of their own, without seconds of imports each.
 """
@@ -34,7 +34,7 @@ def start(material: Path, out: Path, *assignments: str, environment: dict[str, s
 
 
 def torchrun(processes: int, material: Path, out: Path, *assignments: str, name: str = "tiny") -> None:
-    """What torchrun would start."""
+    """Start the processes that torchrun would start, and wait for them."""
     import socket
 
     with socket.socket() as free:

@@ -14,7 +14,7 @@ from debertakit.inference.tasks import MaskFiller, OptionChooser, QuestionAnswer
 from debertakit.serving import app as serving_app
 from debertakit.serving.app import Limits, Model, create_app
 from tests.inference import material
-from tests.inference.test_tasks import LABELS, NLI
+from tests.inference.material import LABELS, NLI
 
 WORDS = material.WORDS
 
@@ -45,6 +45,7 @@ def post(client, path, *inputs, **others):
     return client.post(path, json={"inputs": list(inputs)}, **others)
 
 
+@pytest.mark.slow
 def test_every_caller_gets_its_own_answer(classifier):
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 100))) for _ in range(300)]

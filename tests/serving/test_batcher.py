@@ -9,7 +9,7 @@ from debertakit.inference.fill import MaskFiller
 from debertakit.inference.tasks import TextClassifier
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, guessed_tokens
 from tests.inference import material
-from tests.inference.test_tasks import LABELS
+from tests.inference.material import LABELS
 
 
 @pytest.fixture

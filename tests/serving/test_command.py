@@ -14,7 +14,7 @@ import pytest
 from debertakit.cli import main
 from debertakit.serving.command import bound, parse
 from tests.inference import material
-from tests.inference.test_tasks import LABELS
+from tests.inference.material import LABELS
 
 
 def test_names_of_models():
@@ -59,6 +59,7 @@ def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
     assert line.startswith("deberta: the API key is empty")
 
 
+@pytest.mark.slow
 def test_it_drains_on_sigterm(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
     with socket.socket() as probe:

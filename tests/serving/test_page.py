@@ -10,8 +10,9 @@ import uvicorn
 from debertakit.inference.tasks import EntityTagger, TextClassifier
 from debertakit.serving.app import Model, create_app
 from tests.inference import material
-from tests.inference.test_tasks import LABELS
+from tests.inference.material import LABELS
 
+pytestmark = pytest.mark.slow
 TAGS = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC"}
 
 

@@ -34,7 +34,7 @@ def rows_of(kind):
     return [*examples, Text("8", f"  {LONG} ", examples[0].pair, examples[0].label)]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=["single-label", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[1:])])
 def trained(request, tmp_path_factory):
     """(kind, folder of a run that reads at most 16 tokens)"""
     kind, folder = request.param, tmp_path_factory.mktemp(request.param)

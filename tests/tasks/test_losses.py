@@ -1,4 +1,4 @@
-"""Against numpy, cell by cell."""
+"""Compare the losses with numpy, element by element."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_divergence_is_the_symmetric_kl():
 
 
 def test_divergence_has_microsofts_gradients():
-    """Theirs is a cross-entropy each way against constants."""
+    """The original is a cross-entropy in both directions, each against a constant target."""
     a, b = (torch.tensor(DRAW.normal(size=(3, 4)), requires_grad=True) for _ in range(2))
     ours = torch.autograd.grad(divergence("single-label", a, b, torch.zeros(3)), (a, b))
     crossed = -(a.softmax(-1).detach() * b.log_softmax(-1)).sum() - (b.softmax(-1).detach() * a.log_softmax(-1)).sum()

@@ -171,7 +171,7 @@ def test_squad_splits_answerable_and_not():
 
 
 def test_the_same_answers_are_measured_once(monkeypatch):
-    """A comparison scores them thousands of times."""
+    """A comparison of runs computes the metric thousands of times."""
     measured = []
     monkeypatch.setattr(metrics, "Counter", lambda given: measured.append(given) or Counter(given))
     examples, predictions = [asked("measured once", "or twice"), asked()], ["measured", "never"]

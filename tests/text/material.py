@@ -1,4 +1,4 @@
-"""Text and small tokenizers that the tests of this folder share."""
+"""Texts and small tokenizers for the tests of this folder."""
 
 import random
 from functools import cache
@@ -71,15 +71,15 @@ def _json(kind: str) -> str:
 
 
 def byte_level() -> PreTrainedTokenizerFast:
-    """As DeBERTa v1."""
+    """Tokenizer like that of DeBERTa v1."""
     return _wrap(Tokenizer.from_str(_json("byte_level")))
 
 
 def wordpiece() -> PreTrainedTokenizerFast:
-    """As BERT."""
+    """Tokenizer like that of BERT."""
     return _wrap(Tokenizer.from_str(_json("wordpiece")))
 
 
 def sentencepiece_like() -> PreTrainedTokenizerFast:
-    """As DeBERTa v3."""
+    """Tokenizer like that of DeBERTa v3."""
     return _wrap(Tokenizer.from_str(_json("unigram")))

@@ -1,4 +1,4 @@
-"""Raw files to shards: what is read, what is refused, what survives a kill, what is reused."""
+"""From raw files to shards: formats, errors, resuming after a kill, and reuse."""
 
 import gzip
 import json
@@ -320,6 +320,7 @@ corpus.prepare(sys.argv[1], byte_level(), sys.argv[2], max_shard_tokens=300)
 """
 
 
+@pytest.mark.slow
 def test_killed_in_the_middle_goes_on(tmp_path, tokenizer):
     path = write(tmp_path, "a.txt.xz")
     whole = prepare(path, tokenizer, tmp_path / "whole", max_shard_tokens=300)
@@ -340,6 +341,7 @@ def test_killed_in_the_middle_goes_on(tmp_path, tokenizer):
     assert not list((tmp_path / "out").glob("*.partial"))
 
 
+@pytest.mark.slow
 def test_a_second_preparation_waits_for_the_first(tmp_path, tokenizer):
     out = tmp_path / "out"
     out.mkdir()

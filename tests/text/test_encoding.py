@@ -1,4 +1,4 @@
-"""Worker processes: started without fork, from any script, and heard when they fail."""
+"""Worker processes start without fork, from any script, and report their errors."""
 
 import os
 import subprocess
@@ -72,6 +72,7 @@ print(corpus.train.tokens > 0)
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_can_prepare_a_corpus(tmp_path):
     (tmp_path / "script.py").write_text(UNGUARDED)
     (tmp_path / "text.txt").write_text(ARTICLES[0])

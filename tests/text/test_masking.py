@@ -1,4 +1,4 @@
-"""The rate is exact, units stay whole, every place is alike, and nothing depends on the batch."""
+"""Masking: the rate is exact, units stay whole, all positions are equally likely, and the batch does not matter."""
 
 from dataclasses import replace
 
@@ -17,7 +17,7 @@ STRATEGIES = ["token", "word", "span", "ngram", "entity"]
 
 
 def make(lengths: list[int], seed: int = 0, word: float = 0.7, unknown: float = 0.0) -> PackedBatch:
-    """Sequences of random tokens; ``word``: share of tokens that begin one."""
+    """Sequences of random tokens. ``word`` is the share of tokens that begin a word."""
     rng = np.random.default_rng(seed)
     sizes = np.array(lengths, np.int32) + 2
     total, last = int(sizes.sum()), np.cumsum(sizes) - 1
@@ -33,7 +33,7 @@ def make(lengths: list[int], seed: int = 0, word: float = 0.7, unknown: float = 
 
 
 def only(batch: PackedBatch, i: int) -> PackedBatch:
-    """Sequence i on its own."""
+    """Sequence i alone."""
     end = int(batch.lengths[: i + 1].sum())
     rows, n = slice(end - int(batch.lengths[i]), end), slice(i, i + 1)
     inside = None if batch.inside_entity is None else batch.inside_entity[rows]
@@ -107,7 +107,7 @@ def test_units_are_whole_and_spans_contiguous(lengths, strategy, seed):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("length", [5, 62])
 def test_rate_is_exact_on_average(strategy, length):
-    """Also for sequences so short that rounding would hide 1 in 5, or none."""
+    """Also for sequences so short that rounding would mask 1 of 5 tokens, or none."""
     batch = make([length] * 4000)
     counts = per_sequence(batch, apply(batch, Masking(strategy), VOCABULARY, seed=3))
     error = counts.mean() - 0.15 * length
@@ -254,7 +254,7 @@ def test_entity_masking_needs_entities_and_mask_token():
 
 
 def hidden_texts(tmp_path, text: str, **options) -> set[str]:
-    """What is hidden together, over many epochs."""
+    """Collect the sets of tokens that are masked together, over many epochs."""
     (tmp_path / "a.txt").write_text(text)
     tokenizer = byte_level()
     train = prepare(tmp_path / "a.txt", tokenizer, tmp_path / "out", validation=0, **options).train

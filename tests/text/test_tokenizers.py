@@ -60,7 +60,7 @@ def spm_model(folder: Path, **options: object) -> Path:
 
 @pytest.fixture(scope="module")
 def spm(tmp_path_factory):
-    """(sentencepiece itself, ours) on a model laid out as DeBERTa v3's."""
+    """(sentencepiece's tokenizer, ours) for a model with DeBERTa v3's layout."""
     file = spm_model(tmp_path_factory.mktemp("spm"))
     return sentencepiece.SentencePieceProcessor(model_file=str(file)), load_tokenizer(file.parent)
 
@@ -94,6 +94,7 @@ def test_spm_ids_equal_sentencepiece_on_any_unicode(spm, text):
     assert encode(ours, text) == truth.encode(text)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [
@@ -132,7 +133,7 @@ def surfaces(tokenizer, text: str) -> list[str]:
 
 
 def uncovered(tokenizer, text: str) -> str:
-    """The characters, but spaces, that no token's offsets hold."""
+    """Characters, except spaces, that no token's offsets cover."""
     offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
     covered = {i for start, end in offsets for i in range(start, end)}
     return "".join(char for i, char in enumerate(text) if i not in covered and not char.isspace())
@@ -280,6 +281,7 @@ def test_trained_pieces_are_words_of_the_corpus(trained):
         assert tokenizer.tokenize("新的shop店") == ["新", "的", "shop", "店"]
 
 
+@pytest.mark.slow
 def test_training_is_deterministic_across_processes(trained):
     kind, tokenizer = trained
     code = (

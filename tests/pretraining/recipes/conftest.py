@@ -9,7 +9,7 @@ from debertakit.text.tokenizers import load_tokenizer
 
 @pytest.fixture(scope="session")
 def materials(tmp_path_factory):
-    """Python's own manual: the language reference, as prose a corpus; a tokenizer of each kind, and its corpus."""
+    """kind of tokenizer -> (corpus, tokenizer), trained on Python's language reference."""
     folder = tmp_path_factory.mktemp("manual")
     topics = sorted(pydoc_data.topics.topics.items())
     pages = [" ".join(line.strip() for line in text.splitlines()) for _, text in topics]

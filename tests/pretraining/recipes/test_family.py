@@ -1,4 +1,4 @@
-"""Every recipe of the family, made small: it learns from real text, resumes exactly, and what it saves is stock."""
+"""Every recipe of the family, made small: it learns from real text, resumes exactly, and saves stock checkpoints."""
 
 import json
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, train_step
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import override
-from tests.conftest import randomise
+from tests.models import randomise
 from tests.stock import needs_stock_masked_lm
 
 STEPS, SAVED = 200, 197
@@ -91,8 +91,9 @@ def trained(materials, tmp_path_factory):
 
 
 def each(names):
-    """All tests of one recipe behind each other, so that one worker trains it once."""
-    return pytest.mark.parametrize("name", names, scope="module")
+    """Group the tests by recipe, so that one worker trains each recipe once. Only `tiny` is in the fast half."""
+    params = [name if name == "tiny" else pytest.param(name, marks=pytest.mark.slow) for name in names]
+    return pytest.mark.parametrize("name", params, scope="module")
 
 
 @each(EVERY)
@@ -115,7 +116,7 @@ def test_it_resumes_exactly(trained, name):
 
 @each(STOCK)
 def test_every_parameter_learns(trained, name):
-    """DDP waits for the gradient of each."""
+    """DDP waits for the gradient of every parameter."""
     result = trained(name)
     run = result.again
     part = run.trainee.prepare(run.packing.batch(0), run.context, 0.0)
@@ -206,12 +207,13 @@ def sequences(view):
 
 
 def saved_trainee(result):
-    """As it was at step SAVED."""
+    """The trainee as saved at step SAVED."""
     run = result.again
     state.load(result.folder, run.trainee, run.optimizer, World())
     return run.trainee.eval()
 
 
+@pytest.mark.slow
 def test_albert_shares_what_it_says(trained, materials):
     counts = {}
     for share in ("all", "ffn", "attention", "none"):
@@ -232,6 +234,7 @@ def test_albert_shares_what_it_says(trained, materials):
             assert torch.equal(value, weights[key.replace("groups.0.", "groups.1.")]) == (part in shared), key
 
 
+@pytest.mark.slow
 def test_roberta_counts_positions_from_behind_the_padding(trained):
     run = trained("roberta-tiny").again
     seen = []
@@ -258,7 +261,7 @@ def test_xlnet_reads_a_thousand_tokens(materials):
 
 
 def test_padding_changes_nothing(materials):
-    """A sequence among longer ones has the rows that it has alone, with weights that make every token matter."""
+    """A sequence gives the same rows alone and padded in a batch, with weights that make every token matter."""
     corpus, tokenizer = materials("wordpiece")
     for name in ("bert-tiny", "albert-tiny"):
         run = make_run(shrunk(name), corpus, tokenizer, World())

@@ -1,4 +1,4 @@
-"""GLUE's files as the archive has them, as the original corpora have them, and as copies have them."""
+"""GLUE's files in the formats of the archive, the original corpora and common copies."""
 
 import json
 from pathlib import Path

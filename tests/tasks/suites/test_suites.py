@@ -1,4 +1,4 @@
-"""What holds for every benchmark."""
+"""Properties of every benchmark."""
 
 import pytest
 

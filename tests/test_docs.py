@@ -1,0 +1,221 @@
+"""Run the code of README and docs: Python blocks and cheap commands are executed, all other commands are parsed.
+
+A page runs from top to bottom in one namespace, in a folder with tiny models and files under the names that the pages
+use. `<!-- not run: reason -->` above a block excludes it.
+"""
+
+import csv
+import fnmatch
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import debertakit
+from debertakit import heads
+from debertakit.cli import app
+from debertakit.model import DebertaModel
+from tests import tiny
+from tests.generation.material import translator, writer
+from tests.material import lines, tsv
+from tests.models import randomise, small
+
+ROOT = Path(__file__).parents[1]
+PAGES = [*ROOT.glob("README*.md"), *sorted(ROOT.glob("docs/*.md"))]
+COMMAND = re.compile(r"(?:[A-Z_]+=\S+ +)*(deberta|make|pip|torchrun) .*")
+COMMANDS = re.compile(r"^ *" + COMMAND.pattern, re.MULTILINE)
+# Subcommands that a page executes. The others train for minutes, serve, or name folders that do not exist.
+EXECUTED = {
+    "README.md": ("models", "recipes"),
+    "docs/explain.md": ("explain",),
+    "docs/generation.md": ("fill", "generate"),
+    "docs/inference.md": ("predict",),
+    "docs/onnx.md": ("export",),
+}
+
+
+@dataclass(frozen=True)
+class Block:
+    line: int
+    language: str  # "python" or "sh"
+    text: str
+    reason: str  # why it is not run; empty: it is run
+
+    def commands(self) -> list[list[str]]:
+        """Words of each command, without comments and environment variables."""
+        found = []
+        for row in self.text.replace("\\\n", " ").splitlines():
+            if COMMAND.fullmatch(row):
+                words = shlex.split(row, comments=True)
+                found.append(words[[not re.match(r"[A-Z_]+=", word) for word in words].index(True) :])
+        return found
+
+
+def blocks(page: Path) -> list[Block]:
+    """Fenced blocks in Python or shell, and indented blocks that start with a command."""
+    pattern = (
+        r"(?:<!-- not run: (?P<reason>.+?) -->\n+)?"
+        r"(?:^```(?P<language>\w+)\n(?P<fenced>.*?)^```$|(?<=\n\n)(?P<indented>(?:    [^\n]*\n|\n(?=    ))+))"
+    )
+    found = []
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
+        line = text.count("\n", 0, match.start()) + 1
+        if match["indented"]:
+            code = re.sub(r"^    ", "", match["indented"], flags=re.MULTILINE)
+            if any(COMMAND.fullmatch(row) for row in code.splitlines()):
+                found.append(Block(line, "sh", code, match["reason"] or ""))
+        elif match["language"] in ("python", "sh", "bash", "console"):
+            language = "python" if match["language"] == "python" else "sh"
+            found.append(Block(line, language, match["fenced"], match["reason"] or ""))
+    return found
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def leaves(command):
+    """All subcommands without subcommands of their own."""
+    for child in getattr(command, "commands", {}).values():
+        yield from leaves(child) if hasattr(child, "commands") else (child,)
+
+
+def check(words: list[str]) -> None:
+    """Raise if the command has an unknown subcommand, option, target or extra."""
+    program, *arguments = words
+    if program == "make":
+        targets = re.findall(r"^([\w%-]+):(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+        for target in (word for word in arguments if "=" not in word):
+            given = [needs for pattern, needs in targets if fnmatch.fnmatch(target, pattern.replace("%", "*"))]
+            assert given, f"no target {target} in the Makefile"
+    elif program == "pip":
+        known = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
+        for extras in re.findall(r"\[([\w,]+)\]", " ".join(arguments)):
+            assert set(extras.split(",")) <= known, f"no such extra in pyproject.toml: {extras}"
+    else:
+        if program == "torchrun":
+            arguments = arguments[arguments.index("debertakit.cli") + 1 :]
+        command = typer.main.get_command(app)
+        for leaf in leaves(command):
+            leaf.callback = None
+        try:
+            command.main([word for word in arguments if word != "..."], prog_name="deberta", standalone_mode=False)
+        except Exception as error:  # typer may bring its own copy of click, with its own classes
+            if type(error).__name__ != "MissingParameter" or "..." not in arguments:
+                message = error.format_message() if hasattr(error, "format_message") else error
+                raise AssertionError(f"{shlex.join(words)}: {message}") from error
+
+
+def test_every_block_is_found(capsys):
+    found = {name(page): blocks(page) for page in PAGES}
+    every = [block for page in found.values() for block in page]
+    run = [block for block in every if not block.reason]
+    code, commands = sum(block.language == "python" for block in run), sum(len(block.commands()) for block in run)
+    with capsys.disabled():
+        print(f"\ndocs: {code} Python blocks run, {commands} commands checked, {len(every) - len(run)} blocks not run")
+    pages = [page.read_text(encoding="utf-8") for page in PAGES]
+    assert sum(block.language == "python" for block in every) == sum(page.count("```python\n") for page in pages) > 0
+    assert sum(len(block.commands()) for block in every) == sum(len(COMMANDS.findall(page)) for page in pages) > 0
+    assert not set(EXECUTED) - set(found)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_commands_exist_with_their_options(page):
+    for block in blocks(page):
+        if block.language == "sh" and not block.reason:
+            for words in block.commands():
+                check(words)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "deberta fnord",
+        "deberta fill --fnord",
+        "deberta finetune ... --fnord",
+        "deberta export onnx",
+        "torchrun --nproc-per-node 8 -m debertakit.cli pretrain tiny --fnord",
+        "make fnord",
+        "pip install '.[fnord]'",
+    ],
+)
+def test_wrong_commands_are_found(command):
+    with pytest.raises(AssertionError):
+        check(shlex.split(command))
+
+
+def save(folder: str, head: str, **fields) -> None:
+    """Save DebertaFor<head> (bare encoder for "") with the toy tokenizer."""
+    cls = getattr(heads, f"DebertaFor{head}") if head else DebertaModel
+    shape = {"vocab_size": len(tiny.tokenizer()), "max_position_embeddings": 64, "position_buckets": 16}
+    randomise(cls(small(**{**shape, **fields}))).save_pretrained(folder)
+    tiny.tokenizer().save_pretrained(folder)
+
+
+def make_models() -> None:
+    for folder in ("microsoft/deberta-base", "microsoft/deberta-v3-small", "my-deberta", "模型"):
+        tiny.deberta(Path(folder))
+    for folder in ("your/deberta-v3-classifier", "my-model", "MODEL", "CLASSIFIER"):
+        save(folder, "SequenceClassification")
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    save("NLI-MODEL", "SequenceClassification", id2label=labels, label2id={v: k for k, v in labels.items()})
+    save("QA-MODEL", "QuestionAnswering", num_labels=2)
+    save("my-reranker", "SequenceClassification", num_labels=1)
+    tiny.bert(Path("roberta-base"))
+    for folder, model in {"mt": writer, "en-de": translator}.items():
+        model(vocab_size=len(tiny.tokenizer())).save_pretrained(folder)
+        tiny.tokenizer().save_pretrained(folder)
+
+
+def make_files() -> None:
+    texts = [text.text for text in tiny.sentences(12)]
+    columns = {"text": ("review", "a", "内容"), "label": ("stars", "y", "标签")}
+    for file, seed in {"train": 1, "dev": 2, "new": 3, "reviews": 4, "训练": 1, "验证": 2}.items():
+        rows = [[row.text] * 3 + [row.label] * 3 for row in tiny.sentences(12, seed)]
+        with open(f"{file}.csv", "w", encoding="utf-8", newline="") as opened:
+            csv.writer(opened).writerows([[*columns["text"], *columns["label"]], *rows])
+    for file in ("text.txt", "texts.txt", "prompts.txt"):
+        lines(Path(file), *texts)
+    for split in ("train", "dev", "test"):
+        rows = [(i, text, "it was", ("entailment", "not_entailment")[i % 2]) for i, text in enumerate(texts)]
+        head = ("index", "sentence1", "sentence2", "label")
+        cut = 3 if split == "test" else 4
+        tsv(Path("glue_data/RTE") / f"{split}.tsv", head[:cut], *(row[:cut] for row in rows))
+
+
+def make_runs(page: str) -> None:
+    """Train the runs that a page takes for granted."""
+    if page == "docs/data.md":
+        debertakit.finetune("my-deberta", "run", task="rte", data="glue_data", epochs=1)
+    if page == "docs/finetuning.md":
+        data = {"train": "train.csv", "dev": "dev.csv", "text": "a", "label": "y"}
+        debertakit.finetune("my-deberta", "other-run", **data, epochs=1)
+
+
+TRAINING = ("README.md", "README.zh.md", "docs/finetuning.md")  # pages whose code trains for seconds
+WITH_CODE = [page for page in PAGES if name(page) in EXECUTED or any(b.language == "python" for b in blocks(page))]
+MARKED = [pytest.param(page, marks=[pytest.mark.slow] * (name(page) in TRAINING), id=name(page)) for page in WITH_CODE]
+
+
+@pytest.mark.parametrize("page", MARKED)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    executed = EXECUTED.get(name(page), ())
+    monkeypatch.chdir(tmp_path)
+    make_models()
+    make_files()
+    make_runs(name(page))
+    namespace: dict[str, object] = {}
+    for block in blocks(page):
+        if block.reason:
+            continue
+        if block.language == "python":
+            exec(compile("\n" * block.line + block.text, str(page), "exec"), namespace)
+        for words in block.commands() if block.language == "sh" else ():
+            if words[0] == "deberta" and words[1] in executed and "ray" not in words:  # a cluster takes 20 s to start
+                result = CliRunner().invoke(app, words[1:])
+                assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}{result.exception}"
