@@ -16,6 +16,7 @@ ORDER = (
         "attention",
         "config",
         "checkpoints",
+        "padding",
         "model",
         "decoding",
         "heads",

@@ -26,7 +26,8 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder 
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.projections import project_memory
 from debertakit.config import DebertaConfig
-from debertakit.model import PackedInput, Recorder, encode, finish_layer, last_hidden_state, pack_input
+from debertakit.model import encode, finish_layer
+from debertakit.padding import PackedInput, Recorder, pack_input
 
 Model = TypeVar("Model")
 
@@ -99,7 +100,7 @@ class AcceleratedForward:
         else:
             recorder = StockRecorder(packed, output_attentions, attention_mask, self.encoder)
         encoded = encode(self.encoder, packed.words, packed.layout, self.config, recorder=recorder)
-        last, outputs = last_hidden_state(packed, encoded, recorder), recorder.outputs()
+        last, outputs = recorder.last_hidden_state(encoded.last), recorder.outputs()
         if not output_hidden_states:
             outputs["hidden_states"] = None
         if not return_dict:

@@ -210,7 +210,7 @@ class DebertaConfig(PreTrainedConfig):
         return (self.attention_head_size * (1 + len(self.pos_att_type))) ** -0.5
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "DebertaConfig":
         """Build the config from the content of a config.json.
 
         Unknown fields are kept and saved again, as in transformers. Only the constructor rejects them.
@@ -228,7 +228,7 @@ class DebertaConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any):
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> "DebertaConfig":
         """Load the config of a folder, a config.json or a hub model."""
         path = Path(pretrained_model_name_or_path)
         file = path / "config.json" if path.is_dir() else path

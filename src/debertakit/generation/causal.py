@@ -26,10 +26,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from debertakit.config import DebertaConfig
-from debertakit.decoding import decode_masks
+from debertakit.decoding import read_rows
 from debertakit.generation.cache import Chunk, pack_chunk
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import IGNORED, Recorder
+from debertakit.padding import IGNORED, Recorder
 
 
 class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
@@ -111,13 +111,16 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
     def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, recorder: Recorder) -> Tensor:
         """Compute hidden states of these packed rows (ascending), ready for the head."""
         config = self.config
-        remember = chunk.remember(cache, config.num_hidden_layers)
-        if not config.causal_emd:
-            return self.deberta.encode(chunk.packed, remember=remember, recorder=recorder).last[rows]
-        if recorder.attentions is not None:
+        if config.causal_emd and recorder.attentions is not None:
             raise ValueError("attentions are not kept with causal_emd: its last layer runs emd_steps times")
-        encoded = self.deberta.encode(
-            chunk.packed, depth=config.num_hidden_layers - 1, remember=remember, recorder=recorder
+        decoded, plain = read_rows(
+            self.deberta,
+            chunk.packed,
+            decoded=rows if config.causal_emd else None,
+            plain=None if config.causal_emd else rows,
+            recorder=recorder,
+            cache_updates=chunk.cache_updates(cache, config.num_hidden_layers),
         )
-        last = None if remember is None else remember[-1]
-        return decode_masks(self.deberta, encoded.last, rows, chunk.packed, last)
+        hidden = decoded if config.causal_emd else plain
+        assert hidden is not None
+        return hidden
