@@ -19,10 +19,12 @@ from transformers import PreTrainedConfig
 from debertakit.attention.positions import TERMS, RelativePositions
 
 MODEL_TYPES = ("deberta", "deberta-v2")
+Fields = dict[str, Any]
+"""Content of a config.json, or part of it."""
 logger = logging.getLogger(__name__)
 
 # Defaults for fields that are missing from a config.json.
-ABSENT: dict[str, Any] = {
+ABSENT: Fields = {
     "relative_attention": False,
     "max_relative_positions": -1,
     "position_buckets": -1,
@@ -210,7 +212,7 @@ class DebertaConfig(PreTrainedConfig):
         return (self.attention_head_size * (1 + len(self.pos_att_type))) ** -0.5
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any) -> "DebertaConfig":
+    def from_dict(cls, config_dict: Fields, **kwargs: object) -> "DebertaConfig":
         """Build the config from the content of a config.json.
 
         Unknown fields are kept and saved again, as in transformers. Only the constructor rejects them.
@@ -228,7 +230,7 @@ class DebertaConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: Any) -> "DebertaConfig":
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: object) -> "DebertaConfig":
         """Load the config of a folder, a config.json or a hub model."""
         path = Path(pretrained_model_name_or_path)
         file = path / "config.json" if path.is_dir() else path
@@ -245,7 +247,7 @@ class DebertaConfig(PreTrainedConfig):
             raise ValueError(f"{file} is not a JSON config: it holds a {type(content).__name__}")
         return cls.from_dict(content, **kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         output = super().to_dict()
         output["model_type"] = self.model_type
         # Stock transformers, and servers that read this field, call the v2 classes DebertaV2*.
@@ -258,7 +260,7 @@ def _stock_name(architecture: str) -> str:
     return architecture if architecture.startswith("DebertaV2") else architecture.replace("Deberta", "DebertaV2", 1)
 
 
-def _from_hub(cls: type[DebertaConfig], name: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _from_hub(cls: type[DebertaConfig], name: str, kwargs: Fields) -> tuple[Fields, Fields]:
     try:
         return cls.get_config_dict(name, **kwargs)
     except OSError as error:
@@ -285,7 +287,7 @@ def _shape(layers: int, hidden: int) -> dict[str, int]:
     }
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Fields] = {
     "deberta-base": {**_shape(12, 768), **_V1},
     "deberta-large": {**_shape(24, 1024), **_V1},
     "deberta-xlarge": {**_shape(48, 1024), **_V1},
@@ -299,7 +301,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> DebertaConfig:
+def preset(name: str, **overrides: object) -> DebertaConfig:
     """Return the config of a released model, with fields overridden by ``overrides``."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")

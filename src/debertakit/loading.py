@@ -27,7 +27,9 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from debertakit.checkpoints import load_whole
 from debertakit.config import MODEL_TYPES, DebertaConfig
 from debertakit.data.examples import Kind
+from debertakit.files import remove, write_json
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
+from debertakit.protocols import Tokenizer
 from debertakit.text.tokenizers import load_tokenizer
 
 HEADS: dict[Kind, str] = {
@@ -68,7 +70,7 @@ class TaskSettings:
     """How far "no answer" must beat the best answer; None: the model always answers (decisions.py)."""
 
     def save(self, folder: Path) -> None:
-        (folder / TASK_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_json(folder / TASK_FILE, asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "TaskSettings":
@@ -125,7 +127,7 @@ class SavedModel:
     def tokenizer(self) -> PreTrainedTokenizerFast:
         return load_tokenizer_of(self.name)
 
-    def network(self, head: str | None = None, **options: Any) -> PreTrainedModel:
+    def network(self, head: str | None = None, **options: object) -> PreTrainedModel:
         """Load the network for inference, with its own head or another one ("" for the bare encoder).
 
         Raises if a weight is missing, except for the bare encoder of a model with a head. ``options`` are those of
@@ -151,7 +153,7 @@ def describe(name: str | Path) -> SavedModel:
     return SavedModel(str(name), config, _head(config), TaskSettings.read(folder))
 
 
-def load_config(path: str | Path) -> Any:
+def load_config(path: str | Path) -> PreTrainedConfig:
     """Load a config. For a DeBERTa-D, return the config of its encoder."""
     from transformers import AutoConfig
 
@@ -216,7 +218,7 @@ def load_for_training(
     return model
 
 
-def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
+def longest_input(model: PreTrainedModel, tokenizer: Tokenizer) -> tuple[int, bool]:
     """Maximum number of input tokens, and whether longer inputs are impossible (absolute positions)."""
     config = model.config
     longest = tokenizer.model_max_length
@@ -240,18 +242,17 @@ def copy_settings(source: Path, target: Path) -> None:
     if source.resolve() == target.resolve():
         return
     for name in BESIDE:
-        old = target / name
-        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
+        remove(target / name)
         if (source / name).is_dir():
-            shutil.copytree(source / name, old)
+            shutil.copytree(source / name, target / name)
         elif (source / name).is_file():
-            shutil.copy(source / name, old)
+            shutil.copy(source / name, target / name)
     settings = TaskSettings.read(source)
     if settings != TaskSettings():  # a run by version 1 has no task.json to copy
         settings.save(target)
 
 
-def _class_of(head: str, ours: bool) -> Any:
+def _class_of(head: str, ours: bool) -> type[PreTrainedModel]:
     """Model class for a head: ours, or the auto class of transformers. "" is the bare encoder."""
     import transformers
 
@@ -274,9 +275,9 @@ def _head(config: PreTrainedConfig) -> str:
     return architecture.rpartition("For")[2] if "For" in architecture else ""
 
 
-def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, Any]:
+def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, object]:
     """Config fields of a head for a kind of task."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     if kind == "regression":
         fields["num_labels"] = 1
     elif labels:
@@ -287,7 +288,9 @@ def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, Any]:
     return fields
 
 
-def _encoder_of(path: str | Path, cls: Any, config: DebertaConfig, fields: dict[str, Any]) -> PreTrainedModel:
+def _encoder_of(
+    path: str | Path, cls: type[PreTrainedModel], config: DebertaConfig, fields: dict[str, object]
+) -> PreTrainedModel:
     """Load the encoder of a DeBERTa-D with a new head."""
     whole = DebertaForSeq2SeqLM.from_pretrained(path, dtype=torch.float32)
     model = cls(DebertaConfig.from_dict(config.to_dict(), **fields))
@@ -324,7 +327,7 @@ def _head_outputs(folder: Path) -> int | None:
         return tensors.get_slice(heads[-1]).get_shape()[0] if heads else None
 
 
-def _merged(cls: Any, saved: SavedModel, adapter: Path) -> PreTrainedModel:
+def _merged(cls: type[PreTrainedModel], saved: SavedModel, adapter: Path) -> PreTrainedModel:
     """Load the base model with the adapter merged into its weights."""
     try:
         from peft import PeftModel

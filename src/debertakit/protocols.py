@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol, overload
 
 if TYPE_CHECKING:
     import tokenizers
     from torch import Tensor, nn
+    from transformers import BatchEncoding
 
 
 class Tokenizer(Protocol):
@@ -30,21 +31,36 @@ class Tokenizer(Protocol):
     @property
     def backend_tokenizer(self) -> tokenizers.Tokenizer: ...
 
-    def __call__(self, text: str | Sequence[Any], *texts: str | Sequence[str] | None, **options: Any) -> Any: ...
+    def __call__(
+        self,
+        text: str | Sequence[str] | Sequence[Sequence[str]],
+        *texts: str | Sequence[str] | None,
+        **options: object,
+    ) -> BatchEncoding: ...
 
     def __len__(self) -> int: ...
 
-    def pad(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any) -> Any: ...
+    def pad(
+        self, rows: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]], **options: object
+    ) -> BatchEncoding: ...
 
-    def decode(self, ids: Any, **options: Any) -> str: ...
+    def decode(self, ids: int | Sequence[int] | Tensor, **options: object) -> str: ...
 
-    def batch_decode(self, rows: Any, **options: Any) -> list[str]: ...
+    def batch_decode(self, rows: Sequence[Sequence[int]] | Tensor, **options: object) -> list[str]: ...
 
+    @overload
+    def convert_ids_to_tokens(self, ids: int) -> str: ...
+
+    @overload
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]: ...
 
-    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int: ...
 
-    def save_pretrained(self, folder: str | Path) -> Any: ...
+    @overload
+    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]: ...
+
+    def save_pretrained(self, folder: str | Path) -> object: ...
 
 
 # DeBERTa's modules, ours or those of stock transformers. Each protocol names the parts that our functions read, so that

@@ -16,6 +16,7 @@ The config chooses where absolute positions are added, as in the paper's table 1
 """
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -47,7 +48,9 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         super().__init__(config)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path | None, *args: object, **kwargs: Any
+    ) -> "DebertaForCausalLM":
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         with suppress(OSError, TypeError):  # no generation config was saved, or a state dict is being loaded
@@ -67,7 +70,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         logits_to_keep: int = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> CausalLMOutputWithPast:
         """Return next-token logits [batch, new, vocabulary], or only the last ``logits_to_keep`` of them if not 0.
 
