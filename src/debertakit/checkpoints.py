@@ -63,18 +63,24 @@ def weights_file(name: str | Path, generator: bool = False, **hub: object) -> Pa
             if (path / file).is_file():
                 return path / file
         raise ValueError(f"{path} holds no weights; one of {', '.join(candidates)} was expected")
+    for file in candidates:
+        found = hub_file(str(name), file, **hub)
+        if found is not None:
+            return found
+    raise ValueError(
+        f"{str(name)!r} is not a folder, and no hub model with this name and one of {', '.join(candidates)} was found"
+    )
+
+
+def hub_file(name: str, file: str, **hub: object) -> Path | None:
+    """Download one file of a hub model, or find it in the cache. None if there is no such model or file."""
     from transformers.utils import cached_file
 
-    for file in candidates:
-        try:
-            found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False, **hub)
-        except OSError:
-            found = None
-        if found is not None:
-            return Path(found)
-    raise ValueError(
-        f"no folder and no hub model within reach called {str(name)!r} with one of {', '.join(candidates)}"
-    )
+    try:
+        found = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub)
+    except OSError:
+        return None
+    return None if found is None else Path(found)
 
 
 def read_state(file: Path) -> State:
@@ -137,7 +143,7 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     if config.emd_steps < 0:
         changes["emd_steps"] = 2 if positions and not config.position_biased_input else 0
     elif config.emd_steps > 0 and not positions:  # stock transformers drops the table but keeps the field
-        logger.warning("the weights hold no absolute positions for the mask decoder; going on without it")
+        logger.warning("the weights hold no absolute positions for the mask decoder; loading without it")
         changes["emd_steps"] = 0
     return DebertaConfig.from_dict({**config.to_dict(), **changes}) if changes else config
 
