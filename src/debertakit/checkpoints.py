@@ -132,7 +132,7 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
         raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
     lost = set(range(max(layers) + 1)) - layers
     if lost:
-        raise ValueError(f"these weights have {len(layers)} layers, and layer {min(lost)} is not among them")
+        raise ValueError(f"these weights have {len(layers)} layers, but layer {min(lost)} is missing")
     changes: dict[str, object] = {}
     if len(layers) != config.num_hidden_layers and "num_hidden_layers" not in asked:
         changes["num_hidden_layers"] = len(layers)

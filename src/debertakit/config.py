@@ -137,7 +137,7 @@ class DebertaConfig(PreTrainedConfig):
             if field.name in DebertaConfig.__annotations__ and field.type in (int, "int"):
                 value = getattr(self, field.name)
                 if isinstance(value, bool) or not isinstance(value, int):
-                    raise ValueError(f"{field.name}={value!r}: a whole number is needed")
+                    raise ValueError(f"{field.name}={value!r}: must be an integer")
         if isinstance(self.pos_att_type, str):
             self.pos_att_type = [term.strip().lower() for term in self.pos_att_type.split("|") if term.strip()]
         self.pos_att_type = [term for term in self.pos_att_type or [] if term != "none"]
@@ -188,7 +188,7 @@ class DebertaConfig(PreTrainedConfig):
         if self.emd_steps > 0 and self.position_biased_input:
             refuse("emd_steps adds absolute positions at the end, position_biased_input at the start; choose one")
         if self.causal_emd and self.emd_steps == 0:
-            refuse("causal_emd reads rows out of the mask decoder, and emd_steps=0 leaves it out")
+            refuse("causal_emd needs the mask decoder, but emd_steps=0 turns it off")
         if self.model_type == "deberta":
             for field, v1 in (("share_att_key", False), ("norm_rel_ebd", "none"), ("conv_kernel_size", 0)):
                 if getattr(self, field) != v1:
@@ -264,7 +264,8 @@ def _from_hub(cls: type[DebertaConfig], name: str, kwargs: Fields) -> tuple[Fiel
     try:
         return cls.get_config_dict(name, **kwargs)
     except OSError as error:
-        raise ValueError(f"no folder and no hub model called {name!r} ({str(error).splitlines()[0]})") from None
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{name!r} is not a folder, and no hub model with this name was found: {reason}") from None
 
 
 _V1 = {

@@ -348,7 +348,7 @@ def _merged(cls: type[PreTrainedModel], saved: SavedModel, adapter: Path) -> Pre
     try:
         from peft import PeftModel
     except ImportError:
-        raise ImportError(f"{saved} is an adapter, which needs a package: pip install peft") from None
+        raise ImportError(f"{saved} is an adapter; loading it needs peft: pip install peft") from None
     labels = labels_of(saved.config) if saved.head in HEADS.values() else ()
     fields = {"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}} if labels else {}
     base = cls.from_pretrained(saved.name, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)

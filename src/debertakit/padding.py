@@ -66,7 +66,7 @@ def pack_input(
     inputs_embeds: Tensor | None = None,
 ) -> PackedInput:
     if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give either input_ids or inputs_embeds")
+        raise ValueError("pass either input_ids or inputs_embeds")
     words = input_ids if input_ids is not None else inputs_embeds
     assert words is not None
     if words.dim() != (2 if input_ids is not None else 3):

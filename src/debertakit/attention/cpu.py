@@ -31,8 +31,8 @@ __all__ = ["attend", "available", "reason", "supports"]
 _CALL = struct.Struct("=36q 7q 7q 2d 4q")
 _ERRORS = {
     1: (MemoryError, "out of memory in the attention kernel"),
-    2: (ValueError, "a distance reads a row that the position tables do not have"),
-    3: (ValueError, "the offsets of the layout do not fit the rows of q, k and v"),
+    2: (ValueError, "a distance maps to a row outside the position tables"),
+    3: (ValueError, "the offsets of the layout do not match the rows of q, k and v"),
 }
 _NO_MATRIX = (0, 0, 0)
 _DENSE = (Tensor, torch.nn.Parameter)
@@ -262,7 +262,7 @@ def _check_shapes(
         or k_positions.shape[0] != keys
         or (visible is not None and visible.shape[0] != queries)
     ):
-        raise ValueError(f"the layout is not that of {queries} queries and {keys} keys")
+        raise ValueError(f"the layout does not match {queries} queries and {keys} keys")
 
 
 attention_forward = torch.library.custom_op(

@@ -97,8 +97,8 @@ def pack_chunk(
         read = read - layout.q_offsets.diff() if past else read
         if bool((prefix_lengths > read).any()):
             raise ValueError(
-                f"a prefix is read both ways, so in one piece: {prefix_lengths.tolist()} tokens of prefix, but "
-                f"{read.tolist()} tokens came in that piece"
+                f"the first chunk must contain the whole prefix: prefix_lengths is {prefix_lengths.tolist()}, but the "
+                f"first chunk has {read.tolist()} tokens"
             )
         if not past:
             layout = layout.prefix(prefix_lengths)

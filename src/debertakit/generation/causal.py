@@ -42,7 +42,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         if config.conv_kernel_size > 0:
             raise ValueError(
                 f"conv_kernel_size={config.conv_kernel_size}: the convolution reads the next token, so this model "
-                "cannot write; use its encoder in DebertaForSeq2SeqLM.from_encoder"
+                "cannot generate text; use DebertaForSeq2SeqLM.from_encoder instead"
             )
         self.decodes_masks = config.causal_emd
         super().__init__(config)
@@ -115,7 +115,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         """Compute hidden states of these packed rows (ascending), ready for the head."""
         config = self.config
         if config.causal_emd and recorder.attentions is not None:
-            raise ValueError("attentions are not kept with causal_emd: its last layer runs emd_steps times")
+            raise ValueError("attentions are not available with causal_emd: the last layer runs emd_steps times")
         decoded, plain = read_rows(
             self.deberta,
             chunk.packed,

@@ -48,7 +48,7 @@ def perplexity(
     window = model.config.max_position_embeddings if window is None else window
     stride = max(window // 2, 1) if stride is None else stride
     if not 1 <= stride <= window:
-        raise ValueError(f"stride={stride} needs to be from 1 to window={window}, or tokens would be left out")
+        raise ValueError(f"stride={stride} must be between 1 and window={window}, or tokens would be skipped")
     model.eval()
     nll = sum(float(_score(model, block, scored)) for block, scored in _blocks(_framed(ids, tokenizer), window, stride))
     return Perplexity(
@@ -62,7 +62,7 @@ def perplexity(
 def _framed(ids: Tensor, tokenizer: Tokenizer) -> Tensor:
     start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     if start is None:
-        raise ValueError("this tokenizer has neither [CLS] nor a start token: nothing to predict the first token from")
+        raise ValueError("this tokenizer has neither [CLS] nor a start token: the first token has no context")
     return torch.cat([ids.new_tensor([start]), ids])
 
 

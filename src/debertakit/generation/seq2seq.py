@@ -288,7 +288,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             if decoder_attention_mask is None:  # tokens after the last label predict nothing
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cummax(-1).values.flip(-1)
         if decoder_input_ids is None:
-            raise ValueError("give decoder_input_ids, or labels to make them from")
+            raise ValueError("pass decoder_input_ids, or labels to create them from")
 
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds)
