@@ -12,7 +12,18 @@ ROOT = Path(debertakit.__file__).parent
 PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 START, END = "<!-- import graph: python -m tests.imports -->\n", "<!-- end of import graph -->"
 ORDER = (
-    *("files", "protocols", "attention", "config", "checkpoints", "model", "decoding", "heads", "acceleration"),
+    *(
+        "files",
+        "protocols",
+        "attention",
+        "config",
+        "checkpoints",
+        "padding",
+        "model",
+        "decoding",
+        "heads",
+        "acceleration",
+    ),
     *("precision", "text", "data", "generation", "loading", "tasks", "training", "objectives", "pretraining"),
     *("finetuning", "inference", "explain", "serving", "bench", "parameter_counts", "verification", "demo", "cli"),
 )

@@ -45,7 +45,7 @@ def test_microsofts_spelling_is_read():
         ({"conv_kernel_size": 4}, "conv_kernel_size"),
         ({"model_type": "deberta"}, "v1"),
         ({"position_buckets": 2}, "position_buckets"),
-        ({"hidden_size": "768"}, "hidden_size='768': a whole number"),
+        ({"hidden_size": "768"}, "hidden_size='768': must be an integer"),
     ],
 )
 def test_unknown_and_contradictory_fields_raise(fields, message):

@@ -5,8 +5,9 @@ import torch
 import transformers
 
 from debertakit import heads
+from debertakit.config import DebertaConfig
 from debertakit.finetuning.parameters import add_lora, freeze_encoder, parameter_groups
-from debertakit.loading import load_for_training, longest_input
+from debertakit.loading import SavedModel, TaskSettings, copy_settings, describe, load_for_training, longest_input
 from tests import tiny
 
 LABELS = ("no", "yes", "maybe")
@@ -61,6 +62,52 @@ def test_a_folder_without_a_model_is_named(tmp_path):
         load_for_training(tmp_path, "qa")
     with pytest.raises(ValueError, match="nowhere"):
         load_for_training("nowhere/at-all", "qa")
+
+
+def test_a_damaged_or_newer_task_file_is_named(tmp_path):
+    folder = tiny.deberta(tmp_path)
+    (folder / "task.json").write_text("{")
+    with pytest.raises(ValueError, match=r"task\.json is not a JSON file"):
+        describe(folder)
+    (folder / "task.json").write_text("[]")
+    with pytest.raises(ValueError, match=r"task\.json should hold a JSON object"):
+        describe(folder)
+    (folder / "task.json").write_text('{"max_length": 9, "stride": 4}')
+    with pytest.raises(ValueError, match="unknown field 'stride'"):
+        describe(folder)
+
+
+def test_a_hub_model_keeps_its_settings(tmp_path, monkeypatch):
+    """task.json and the pooling of a hub model are read from the hub, and copied by an export."""
+    stored, out = tmp_path / "hub", tmp_path / "out"
+    (stored / "1_Pooling").mkdir(parents=True)
+    out.mkdir()
+    (stored / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    TaskSettings(24, None).save(stored)
+
+    def cached_file(name, file, **options):
+        assert name == "someone/model"
+        return str(stored / file) if (stored / file).is_file() else None
+
+    monkeypatch.setattr("transformers.utils.cached_file", cached_file)
+    assert TaskSettings.read("someone/model") == TaskSettings(24, None)
+    assert SavedModel("someone/model", DebertaConfig(), "", TaskSettings()).pooling == "cls"
+    copy_settings("someone/model", out)
+    assert TaskSettings.read(out) == TaskSettings(24, None)
+    assert SavedModel(str(out), DebertaConfig(), "", TaskSettings()).pooling == "cls"
+
+
+def test_an_adapter_folder_may_have_its_own_tokenizer(tmp_path):
+    base, adapter = tiny.deberta(tmp_path / "base"), tmp_path / "adapter"
+    adapter.mkdir()
+    config = {"base_model_name_or_path": str(base), "task_type": "SEQ_CLS", "peft_type": "LORA"}
+    (adapter / "adapter_config.json").write_text(json.dumps(config))
+    plain = describe(adapter).tokenizer()
+    plain.add_tokens(["<new>"])
+    plain.save_pretrained(adapter)
+    assert len(describe(adapter).tokenizer()) == len(describe(base).tokenizer()) + 1
+    with pytest.raises(ValueError, match=r"is an adapter; give its base model, .*base"):
+        load_for_training(adapter, "single-label", LABELS)
 
 
 def test_the_longest_input(tmp_path):

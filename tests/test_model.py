@@ -1,10 +1,14 @@
 import copy
+import math
+from itertools import combinations
 
+import numpy as np
 import pytest
 import torch
 import transformers
 
 from debertakit.attention import cpu
+from debertakit.attention.positions import TERMS
 from debertakit.attention.projections import _cache, freeze_positions
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
@@ -213,6 +217,50 @@ def test_content_times_position_attention_as_a_config():
     product = content * position
     product = product / product.sum(-1, keepdim=True)
     torch.testing.assert_close(found.attentions[0][0], product, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("terms", [t for n in range(4) for t in combinations(TERMS, n)], ids="+".join)
+@pytest.mark.parametrize("layout", ["v1", "own position projections", "shared"])
+def test_each_set_of_position_terms_reads_its_own_weights_at_its_scale(layout, terms):
+    """Compare the attention of one layer with loops in numpy over the weights."""
+    heads, d, length = 2, 16, 7
+    name = "deberta-base" if layout == "v1" else "deberta-v3-base"
+    shared = {} if layout == "v1" else {"share_att_key": layout == "shared"}
+    config = small(name, pos_att_type=terms, num_hidden_layers=1, emd_steps=0, **shared)
+    model = randomise(DebertaModel(config))
+    output = model(torch.randint(1, 101, (1, length)), output_attentions=True, output_hidden_states=True)
+    weights = {key: value.double().numpy() for key, value in model.encoder.state_dict().items()}
+
+    def project(x, part):
+        at = f"layer.0.attention.self.{part}"
+        return (x @ weights[f"{at}.weight"].T + weights.get(f"{at}.bias", 0)).reshape(len(x), heads, -1)
+
+    hidden = output.hidden_states[0][0].detach().double().numpy()
+    table = model.encoder.rel_embeddings.weight
+    table = (table if layout == "v1" else model.encoder.LayerNorm(table)).detach().double().numpy()
+    if layout == "v1":
+        q, k, _ = np.split(project(hidden, "in_proj"), 3, axis=-1)
+        q = q + weights["layer.0.attention.self.q_bias"].reshape(heads, d)
+        to_key, to_query = "pos_proj", "pos_q_proj"
+    else:
+        q, k = project(hidden, "query_proj"), project(hidden, "key_proj")
+        to_key, to_query = ("key_proj", "query_proj") if layout == "shared" else ("pos_key_proj", "pos_query_proj")
+    pos_k = project(table, to_key) if {"c2p", "p2p"} & set(terms) else None
+    pos_q = project(table, to_query) if {"p2c", "p2p"} & set(terms) else None
+    span = len(table) // 2
+    for h in range(heads):
+        for i in range(length):
+            scores = np.zeros(length)
+            for j in range(length):
+                r = i - j + span  # short distances are exact in both generations
+                scores[j] = q[i, h] @ k[j, h]
+                scores[j] += q[i, h] @ pos_k[r, h] if "c2p" in terms else 0.0
+                scores[j] += pos_q[r, h] @ k[j, h] if "p2c" in terms else 0.0
+                scores[j] += pos_q[r, h] @ pos_k[r, h] if "p2p" in terms else 0.0
+            expected = np.exp(scores / math.sqrt(d * (1 + len(terms))))
+            expected /= expected.sum()
+            found = output.attentions[0][0, h, i].detach().double().numpy()
+            np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_p2p_changes_the_result_and_trains():

@@ -15,7 +15,7 @@ state over the sequence, padding included, and V the layer's value projection:
 import copy
 import functools
 from collections.abc import Iterator
-from typing import Any, TypeVar
+from typing import TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,11 @@ from transformers.models.deberta_v2.modeling_deberta_v2 import DebertaV2Encoder 
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.projections import project_memory
 from debertakit.config import DebertaConfig
-from debertakit.model import PackedInput, Recorder, encode, finish_layer, last_hidden_state, pack_input
+from debertakit.model import encode, finish_layer
+from debertakit.padding import PackedInput, Recorder, pack_input
 
 Model = TypeVar("Model")
+StockEncoder: TypeAlias = StockV1Encoder | StockV2Encoder
 
 
 def accelerate(model: Model, *, clamp_distances: bool = False) -> Model:
@@ -53,10 +55,10 @@ def undo(model: Model) -> Model:
     return model
 
 
-def _stock_encoders(holder: Any) -> Iterator[Any]:
+def _stock_encoders(holder: object) -> Iterator[StockEncoder]:
     parts = [holder] if isinstance(holder, nn.Module) else getattr(holder, "__dict__", {}).values()
     for module in (part for part in parts if isinstance(part, nn.Module)):
-        yield from (x for x in module.modules() if isinstance(x, StockV1Encoder | StockV2Encoder))
+        yield from (x for x in module.modules() if isinstance(x, StockEncoder))
 
 
 class AcceleratedForward:
@@ -66,7 +68,7 @@ class AcceleratedForward:
     not zero, for hooks inside the layers (they would see packed tensors), and while torch traces a graph.
     """
 
-    def __init__(self, encoder: Any, config: DebertaConfig):
+    def __init__(self, encoder: StockEncoder, config: DebertaConfig):
         self.encoder = encoder
         self.config = config
 
@@ -79,7 +81,7 @@ class AcceleratedForward:
         query_states: Tensor | None = None,
         relative_pos: Tensor | None = None,
         return_dict: bool = True,
-    ) -> Any:
+    ) -> BaseModelOutput | tuple[Tensor, ...]:
         unusual = query_states is not None or relative_pos is not None or attention_mask.dim() != 2
         if unusual or fixed_shapes() or self._hooked() or not _padding_is_zero(hidden_states, attention_mask):
             return type(self.encoder).forward(
@@ -99,7 +101,7 @@ class AcceleratedForward:
         else:
             recorder = StockRecorder(packed, output_attentions, attention_mask, self.encoder)
         encoded = encode(self.encoder, packed.words, packed.layout, self.config, recorder=recorder)
-        last, outputs = last_hidden_state(packed, encoded, recorder), recorder.outputs()
+        last, outputs = recorder.last_hidden_state(encoded.last), recorder.outputs()
         if not output_hidden_states:
             outputs["hidden_states"] = None
         if not return_dict:
@@ -110,10 +112,10 @@ class AcceleratedForward:
         modules = self.encoder.layer.modules()
         return any(m._forward_hooks or m._forward_pre_hooks or m._backward_hooks for m in modules)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "AcceleratedForward":
+    def __deepcopy__(self, memo: dict[int, object]) -> "AcceleratedForward":
         return AcceleratedForward(copy.deepcopy(self.encoder, memo), self.config)
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """Pickle as the stock ``forward``, so that the file loads without debertakit."""
         return functools.partial, (type(self.encoder).forward, self.encoder)
 
@@ -127,7 +129,7 @@ def _padding_is_zero(hidden_states: Tensor, attention_mask: Tensor) -> bool:
 class StockRecorder(Recorder):
     """Recorder that fills padding with the values of stock transformers."""
 
-    def __init__(self, packed: PackedInput, attentions: bool, attention_mask: Tensor, encoder: Any):
+    def __init__(self, packed: PackedInput, attentions: bool, attention_mask: Tensor, encoder: StockEncoder):
         super().__init__(packed, hidden_states=True, attentions=attentions)
         self.real = attention_mask.bool()
         self.encoder = encoder

@@ -16,19 +16,23 @@ import pickle
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.nn.modules.module import _IncompatibleKeys
+from transformers import PreTrainedModel
 
 from debertakit.config import DebertaConfig
+from debertakit.files import replacing
 
 FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
 
 State = dict[str, Tensor]
+Model = TypeVar("Model", bound=PreTrainedModel)
 logger = logging.getLogger(__name__)
 
 # Applied in this order. Each rule renames the tensors of one generation of checkpoints.
@@ -48,7 +52,7 @@ DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weigh
 HUB = ("revision", "subfolder", "cache_dir", "token", "local_files_only", "force_download", "proxies")
 
 
-def weights_file(name: str | Path, generator: bool = False, **hub: Any) -> Path:
+def weights_file(name: str | Path, generator: bool = False, **hub: object) -> Path:
     """Find the weights file of a folder, a file or a hub model. ``hub`` takes the keywords in HUB."""
     path = Path(name)
     if path.is_file():
@@ -59,18 +63,24 @@ def weights_file(name: str | Path, generator: bool = False, **hub: Any) -> Path:
             if (path / file).is_file():
                 return path / file
         raise ValueError(f"{path} holds no weights; one of {', '.join(candidates)} was expected")
+    for file in candidates:
+        found = hub_file(str(name), file, **hub)
+        if found is not None:
+            return found
+    raise ValueError(
+        f"{str(name)!r} is not a folder, and no hub model with this name and one of {', '.join(candidates)} was found"
+    )
+
+
+def hub_file(name: str, file: str, **hub: object) -> Path | None:
+    """Download one file of a hub model, or find it in the cache. None if there is no such model or file."""
     from transformers.utils import cached_file
 
-    for file in candidates:
-        try:
-            found = cached_file(str(name), file, _raise_exceptions_for_missing_entries=False, **hub)
-        except OSError:
-            found = None
-        if found is not None:
-            return Path(found)
-    raise ValueError(
-        f"no folder and no hub model within reach called {str(name)!r} with one of {', '.join(candidates)}"
-    )
+    try:
+        found = cached_file(name, file, _raise_exceptions_for_missing_entries=False, **hub)
+    except OSError:
+        return None
+    return None if found is None else Path(found)
 
 
 def read_state(file: Path) -> State:
@@ -122,8 +132,8 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
         raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
     lost = set(range(max(layers) + 1)) - layers
     if lost:
-        raise ValueError(f"these weights have {len(layers)} layers, and layer {min(lost)} is not among them")
-    changes: dict[str, Any] = {}
+        raise ValueError(f"these weights have {len(layers)} layers, but layer {min(lost)} is missing")
+    changes: dict[str, object] = {}
     if len(layers) != config.num_hidden_layers and "num_hidden_layers" not in asked:
         changes["num_hidden_layers"] = len(layers)
     fused = any(key.endswith("attention.self.in_proj.weight") for key in keys)
@@ -133,7 +143,7 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     if config.emd_steps < 0:
         changes["emd_steps"] = 2 if positions and not config.position_biased_input else 0
     elif config.emd_steps > 0 and not positions:  # stock transformers drops the table but keeps the field
-        logger.warning("the weights hold no absolute positions for the mask decoder; going on without it")
+        logger.warning("the weights hold no absolute positions for the mask decoder; loading without it")
         changes["emd_steps"] = 0
     return DebertaConfig.from_dict({**config.to_dict(), **changes}) if changes else config
 
@@ -146,9 +156,9 @@ def convert(source: Path, out: Path, generator: bool = False) -> list[str]:
     residuals = {key: value for key, value in raw.items() if key.endswith("._weight")}
     state = {key: value.contiguous() for key, value in {**to_ours(raw), **rename(residuals)}.items()}
     out.mkdir(parents=True, exist_ok=True)
-    save_file(state, out / "model.safetensors.part", metadata={"format": "pt"})
-    config.save_pretrained(out)
-    (out / "model.safetensors.part").rename(out / "model.safetensors")
+    with replacing(out / "model.safetensors") as temporary:
+        save_file(state, temporary, metadata={"format": "pt"})
+        config.save_pretrained(out)
     return list(state)
 
 
@@ -164,7 +174,7 @@ def merge_gdes(discriminator: State, generator: State) -> State:
     return merged
 
 
-def load_whole(cls: Any, name: str | Path, **kwargs: Any) -> Any:
+def load_whole(cls: type[Model], name: str | Path, **kwargs: object) -> Model:
     """Load a model for inference. Raises if any weight is missing, instead of using random weights."""
     model, info = cls.from_pretrained(name, output_loading_info=True, ignore_mismatched_sizes=True, **kwargs)
     lacking = sorted({*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])})
@@ -181,14 +191,14 @@ class PretrainedLoading:
 
     @classmethod
     def from_pretrained(
-        cls,
-        pretrained_model_name_or_path: Any,
-        *args: Any,
+        cls: type[Model],
+        pretrained_model_name_or_path: str | Path | None,
+        *args: object,
         config: DebertaConfig | None = None,
         generator: bool = False,
         dtype: torch.dtype | str = torch.float32,
         **kwargs: Any,
-    ) -> Any:
+    ) -> Model:
         """Load a folder, a weights file or a hub model.
 
         ``generator`` loads the generator that v3 was trained with. Half-precision files load as fp32 by default;
@@ -222,5 +232,5 @@ class PretrainedLoading:
         (loaded[0] if isinstance(loaded, tuple) else loaded).free_positions()
         return loaded
 
-    def load_state_dict(self, state_dict: Any, *args: Any, **kwargs: Any) -> Any:
+    def load_state_dict(self, state_dict: State, *args: object, **kwargs: object) -> _IncompatibleKeys:
         return super().load_state_dict(to_ours(state_dict), *args, **kwargs)  # type: ignore[misc]

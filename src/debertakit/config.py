@@ -19,10 +19,12 @@ from transformers import PreTrainedConfig
 from debertakit.attention.positions import TERMS, RelativePositions
 
 MODEL_TYPES = ("deberta", "deberta-v2")
+Fields = dict[str, Any]
+"""Content of a config.json, or part of it."""
 logger = logging.getLogger(__name__)
 
 # Defaults for fields that are missing from a config.json.
-ABSENT: dict[str, Any] = {
+ABSENT: Fields = {
     "relative_attention": False,
     "max_relative_positions": -1,
     "position_buckets": -1,
@@ -135,7 +137,7 @@ class DebertaConfig(PreTrainedConfig):
             if field.name in DebertaConfig.__annotations__ and field.type in (int, "int"):
                 value = getattr(self, field.name)
                 if isinstance(value, bool) or not isinstance(value, int):
-                    raise ValueError(f"{field.name}={value!r}: a whole number is needed")
+                    raise ValueError(f"{field.name}={value!r}: must be an integer")
         if isinstance(self.pos_att_type, str):
             self.pos_att_type = [term.strip().lower() for term in self.pos_att_type.split("|") if term.strip()]
         self.pos_att_type = [term for term in self.pos_att_type or [] if term != "none"]
@@ -186,7 +188,7 @@ class DebertaConfig(PreTrainedConfig):
         if self.emd_steps > 0 and self.position_biased_input:
             refuse("emd_steps adds absolute positions at the end, position_biased_input at the start; choose one")
         if self.causal_emd and self.emd_steps == 0:
-            refuse("causal_emd reads rows out of the mask decoder, and emd_steps=0 leaves it out")
+            refuse("causal_emd needs the mask decoder, but emd_steps=0 turns it off")
         if self.model_type == "deberta":
             for field, v1 in (("share_att_key", False), ("norm_rel_ebd", "none"), ("conv_kernel_size", 0)):
                 if getattr(self, field) != v1:
@@ -210,7 +212,7 @@ class DebertaConfig(PreTrainedConfig):
         return (self.attention_head_size * (1 + len(self.pos_att_type))) ** -0.5
 
     @classmethod
-    def from_dict(cls, config_dict: dict[str, Any], **kwargs: Any):
+    def from_dict(cls, config_dict: Fields, **kwargs: object) -> "DebertaConfig":
         """Build the config from the content of a config.json.
 
         Unknown fields are kept and saved again, as in transformers. Only the constructor rejects them.
@@ -228,7 +230,7 @@ class DebertaConfig(PreTrainedConfig):
         return loaded
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, **kwargs: Any):
+    def from_pretrained(cls, pretrained_model_name_or_path: str | Path, **kwargs: object) -> "DebertaConfig":
         """Load the config of a folder, a config.json or a hub model."""
         path = Path(pretrained_model_name_or_path)
         file = path / "config.json" if path.is_dir() else path
@@ -245,7 +247,7 @@ class DebertaConfig(PreTrainedConfig):
             raise ValueError(f"{file} is not a JSON config: it holds a {type(content).__name__}")
         return cls.from_dict(content, **kwargs)
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Fields:
         output = super().to_dict()
         output["model_type"] = self.model_type
         # Stock transformers, and servers that read this field, call the v2 classes DebertaV2*.
@@ -258,11 +260,12 @@ def _stock_name(architecture: str) -> str:
     return architecture if architecture.startswith("DebertaV2") else architecture.replace("Deberta", "DebertaV2", 1)
 
 
-def _from_hub(cls: type[DebertaConfig], name: str, kwargs: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+def _from_hub(cls: type[DebertaConfig], name: str, kwargs: Fields) -> tuple[Fields, Fields]:
     try:
         return cls.get_config_dict(name, **kwargs)
     except OSError as error:
-        raise ValueError(f"no folder and no hub model called {name!r} ({str(error).splitlines()[0]})") from None
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{name!r} is not a folder, and no hub model with this name was found: {reason}") from None
 
 
 _V1 = {
@@ -285,7 +288,7 @@ def _shape(layers: int, hidden: int) -> dict[str, int]:
     }
 
 
-PRESETS: dict[str, dict[str, Any]] = {
+PRESETS: dict[str, Fields] = {
     "deberta-base": {**_shape(12, 768), **_V1},
     "deberta-large": {**_shape(24, 1024), **_V1},
     "deberta-xlarge": {**_shape(48, 1024), **_V1},
@@ -299,7 +302,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 }
 
 
-def preset(name: str, **overrides: Any) -> DebertaConfig:
+def preset(name: str, **overrides: object) -> DebertaConfig:
     """Return the config of a released model, with fields overridden by ``overrides``."""
     if name not in PRESETS:
         raise ValueError(f"unknown preset {name!r}; choose from {', '.join(PRESETS)}")

@@ -10,46 +10,83 @@ n = 1 this is the ordinary last layer. Queries do not attend to each other, so w
 rows. This gives the cost of a few per cent stated in the paper; Microsoft's code computes every row.
 """
 
+from collections.abc import Sequence
+from typing import Final
+
 from torch import Tensor
 
 from debertakit.attention.layout import Layout
+from debertakit.attention.projections import project_memory, project_queries
 from debertakit.config import DebertaConfig
 from debertakit.model import (
     DebertaEncoder,
     DebertaModel,
-    PackedInput,
-    Remember,
-    layer_memory,
+    UpdateCache,
+    attention_context,
+    finish_layer,
     relative_table,
-    run_decoder_layer,
 )
+from debertakit.padding import PackedInput, Recorder
+
+ALL: Final = slice(None)
+Rows = Tensor | slice
+"""Packed rows to read: ascending indices, or ALL."""
 
 
-def decode_masks(
-    backbone: DebertaModel, hidden: Tensor, rows: Tensor | None, packed: PackedInput, remember: Remember | None = None
-) -> Tensor:
-    """Decode ``rows`` (None: all) with raw absolute positions, as in the released models."""
-    information = backbone.embeddings.absolute(packed.positions if rows is None else packed.positions[rows])
-    return enhanced_mask_decoder(backbone.encoder, hidden, information, rows, packed.layout, backbone.config, remember)
+def read_rows(
+    model: DebertaModel,
+    packed: PackedInput,
+    *,
+    decoded: Rows | None = None,
+    plain: Rows | None = None,
+    recorder: Recorder | None = None,
+    cache_updates: Sequence[UpdateCache] | None = None,  # with a cache, read either decoded or plain rows
+) -> tuple[Tensor | None, Tensor | None]:
+    """Run the encoder and return hidden states [rows, hidden] of ``decoded`` and ``plain`` rows, in this order.
+
+    The mask decoder computes the decoded rows from the layer below the last, so the last layer itself runs only if
+    plain rows are requested. Without a mask decoder (emd_steps is 0), decoded rows are rows of the last layer.
+    """
+    config = model.config
+    if decoded is None or config.emd_steps <= 0:
+        last = model.encode(packed, recorder=recorder, cache_updates=cache_updates).last
+        return None if decoded is None else _at(last, decoded), None if plain is None else _at(last, plain)
+    depth = encoder_depth(config) if plain is None else None
+    encoded = model.encode(packed, depth=depth, recorder=recorder, cache_updates=cache_updates)
+    below, read = (encoded.last, None) if plain is None else (encoded.below, _at(encoded.last, plain))
+    information = model.embeddings.absolute(_at(packed.positions, decoded))  # raw absolute positions
+    update_cache = None if cache_updates is None else cache_updates[-1]
+    return enhanced_mask_decoder(model.encoder, below, information, decoded, packed.layout, config, update_cache), read
+
+
+def encoder_depth(config: DebertaConfig) -> int:
+    """Return how many layers run before the mask decoder: all but the last, or all if there is no mask decoder."""
+    return config.num_hidden_layers - (1 if config.emd_steps > 0 else 0)
 
 
 def enhanced_mask_decoder(
     encoder: DebertaEncoder,
     hidden: Tensor,  # H [T, hidden]
     information: Tensor,  # I [rows, hidden]
-    rows: Tensor | None,  # rows of H to decode, ascending; None: all
+    rows: Rows,
     layout: Layout,
     config: DebertaConfig,
-    remember: Remember | None = None,  # cached decoding: adds the keys and values of earlier rows
+    update_cache: UpdateCache | None = None,
 ) -> Tensor:
     """Return the decoded rows [rows, hidden]."""
     layer = encoder.layer[-1]
-    queries = (hidden if rows is None else hidden[rows]) + information
+    att = layer.attention.self
+    queries = _at(hidden, rows) + information
     table = relative_table(encoder, config, layout)
-    memory = layer_memory(layer, hidden)
-    if remember is not None:
-        memory = remember(*memory)
-    at_rows = layout if rows is None else layout.at_rows(rows)
+    memory = project_memory(att, hidden)  # keys and values, the same in all passes
+    if update_cache is not None:
+        memory = update_cache(*memory)
+    at_rows = layout if isinstance(rows, slice) else layout.at_rows(rows)
     for _ in range(config.emd_steps):
-        queries = run_decoder_layer(layer, memory, queries, config=config, layout=at_rows, table=table)
+        context = attention_context(att, (project_queries(att, queries), *memory), config, at_rows, table)
+        queries = finish_layer(layer, context, queries)
     return queries
+
+
+def _at(hidden: Tensor, rows: Rows) -> Tensor:
+    return hidden if isinstance(rows, slice) else hidden[rows]

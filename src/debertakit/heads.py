@@ -3,8 +3,6 @@
 Parameter names and shapes match the official checkpoints, so that heads load in both directions.
 """
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -27,17 +25,9 @@ from transformers.utils import can_return_tuple
 
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.config import DebertaConfig
-from debertakit.decoding import decode_masks
-from debertakit.model import (
-    IGNORED,
-    DebertaModel,
-    DebertaPreTrainedModel,
-    PackedInput,
-    Recorder,
-    activation,
-    last_hidden_state,
-    pack_input,
-)
+from debertakit.decoding import ALL, read_rows
+from debertakit.model import DebertaModel, DebertaPreTrainedModel, activation
+from debertakit.padding import IGNORED, PackedInput, Recorder, pack_input
 
 
 class LMHead(nn.Module):
@@ -83,24 +73,19 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         if isinstance(module, LMHead):
             nn.init.zeros_(module.bias)
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(self, *args: object, **kwargs: object) -> nn.Embedding:
         table = super().resize_token_embeddings(*args, **kwargs)
         self.lm_predictions.lm_head.resize(table.num_embeddings)
         return table
 
     def predict(self, packed: PackedInput, rows: Tensor | None = None, recorder: Recorder | None = None) -> Tensor:
         """Return the logits [rows, vocabulary] of these packed rows (None: all)."""
-        config = self.config
-        if config.emd_steps <= 0:
-            hidden = self.deberta.encode(packed, recorder=recorder).last
-            hidden = hidden if rows is None else hidden[rows]
-        else:
-            # The mask decoder reads the input of the last layer. The last layer itself runs only if it is recorded.
-            recording = recorder is not None and recorder.active
-            depth = config.num_hidden_layers - (0 if recording else 1)
-            encoded = self.deberta.encode(packed, depth=depth, recorder=recorder)
-            below = encoded.below if recording else encoded.last
-            hidden = decode_masks(self.deberta, below, rows, packed)
+        recording = recorder is not None and recorder.active
+        plain = ALL if recording else None  # the last layer must run to be recorded
+        hidden, _ = read_rows(
+            self.deberta, packed, decoded=ALL if rows is None else rows, plain=plain, recorder=recorder
+        )
+        assert hidden is not None
         return self.lm_predictions.lm_head(hidden, self.deberta.embeddings.word_embeddings.weight)
 
     @can_return_tuple
@@ -114,7 +99,7 @@ class DebertaForMaskedLM(DebertaPreTrainedModel):
         labels: Tensor | None = None,  # [batch, length]; -100: not predicted
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MaskedLMOutput:
         """Return logits [batch, length, vocabulary].
 
@@ -177,7 +162,7 @@ class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
         labels: Tensor | None = None,  # [batch, length]: 1 replaced, 0 original, -100 ignored
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> TokenClassifierOutput:
         """Return logits [batch, length], positive if the token looks replaced. The loss covers all real tokens."""
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -216,7 +201,7 @@ def first_tokens(
     """
     whole = recorder.active or encoder.config.num_hidden_layers == 1 or fixed_shapes()
     if whole or not (attention_mask is None or attention_mask[:, 0].all()):
-        return last_hidden_state(packed, encoder.encode(packed, recorder=recorder), recorder)[:, 0]
+        return recorder.last_hidden_state(encoder.encode(packed, recorder=recorder).last)[:, 0]
     return encoder.encode(packed, rows=packed.layout.q_offsets[:-1].long()).last
 
 
@@ -245,7 +230,7 @@ class DebertaForSequenceClassification(DebertaPreTrainedModel):
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> SequenceClassifierOutput:
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         recorder = self.deberta.recorder(packed, output_hidden_states, output_attentions)
@@ -277,7 +262,7 @@ class DebertaForTokenClassification(DebertaPreTrainedModel):
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> TokenClassifierOutput:
         output = self.deberta(
             input_ids,
@@ -318,7 +303,7 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
         end_positions: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> QuestionAnsweringModelOutput:
         output = self.deberta(
             input_ids,
@@ -367,7 +352,7 @@ class DebertaForMultipleChoice(DebertaPreTrainedModel):
         labels: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> MultipleChoiceModelOutput:
         """Take inputs [batch, choices, length] and return logits [batch, choices]."""
         given = input_ids if input_ids is not None else inputs_embeds

@@ -15,7 +15,7 @@ DeBERTa models use our classes, other encoders those of transformers. Weights ar
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,10 +24,13 @@ import torch
 from torch import nn
 from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-from debertakit.checkpoints import load_whole
+from debertakit.checkpoints import hub_file, load_whole
 from debertakit.config import MODEL_TYPES, DebertaConfig
 from debertakit.data.examples import Kind
+from debertakit.files import remove, write_json
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
+from debertakit.protocols import Tokenizer
+from debertakit.text.tokenizers import FILES as TOKENIZER_FILES
 from debertakit.text.tokenizers import load_tokenizer
 
 HEADS: dict[Kind, str] = {
@@ -54,8 +57,10 @@ DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TASK_FILE = "task.json"
-BESIDE = (TASK_FILE, "modules.json", "1_Pooling")
-"""Files and folders that describe how a model is used; an export copies them."""
+POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
+ADAPTER_FILE, BASE_MODEL = "adapter_config.json", "base_model_name_or_path"  # of PEFT
+USAGE_FILES = (TASK_FILE, "modules.json", POOLING_FILE)
+"""Files that describe how a model is used; an export copies them."""
 
 
 @dataclass(frozen=True)
@@ -68,15 +73,19 @@ class TaskSettings:
     """How far "no answer" must beat the best answer; None: the model always answers (decisions.py)."""
 
     def save(self, folder: Path) -> None:
-        (folder / TASK_FILE).write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+        write_json(folder / TASK_FILE, asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> "TaskSettings":
-        """Read task.json, or the files of a run by version 1: run.json and metrics.json."""
-        if (folder / TASK_FILE).is_file():
-            return cls(**_json(folder / TASK_FILE))
-        metrics = _json(folder / "metrics.json")
-        return cls(_json(folder / "run.json").get("max_length"), metrics.get("no_answer_threshold", 0.0))
+    def read(cls, name: str | Path) -> "TaskSettings":
+        """Read task.json of a folder or hub model, or the files of a run by version 1: run.json and metrics.json."""
+        stored = _json(name, TASK_FILE)
+        unknown = sorted(stored.keys() - {field.name for field in fields(cls)})
+        if unknown:
+            raise ValueError(f"{name}: {TASK_FILE} has the unknown field {unknown[0]!r}; a newer version wrote it")
+        if stored or not Path(name).is_dir():
+            return cls(**stored)
+        metrics = _json(name, "metrics.json")
+        return cls(_json(name, "run.json").get("max_length"), metrics.get("no_answer_threshold", 0.0))
 
 
 @dataclass(frozen=True)
@@ -116,16 +125,19 @@ class SavedModel:
 
     @cached_property
     def pooling(self) -> str:
-        """Pooling of a sentence-transformers folder. Default: mean."""
-        return _stored_pooling(Path(self.name))
+        """Pooling of a sentence-transformers model: mean (the default) or cls."""
+        own = self.adapter is not None and (self.adapter / POOLING_FILE).is_file()
+        return _stored_pooling(str(self) if own else self.name)
 
     def __str__(self) -> str:
         return str(self.adapter or self.name)
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        return load_tokenizer_of(self.name)
+        """Load the tokenizer: that of the adapter folder if it has one, else that of the (base) model."""
+        own = self.adapter is not None and any((self.adapter / file).is_file() for file in TOKENIZER_FILES)
+        return _load_tokenizer(str(self) if own else self.name, self.ours)
 
-    def network(self, head: str | None = None, **options: Any) -> PreTrainedModel:
+    def network(self, head: str | None = None, **options: object) -> PreTrainedModel:
         """Load the network for inference, with its own head or another one ("" for the bare encoder).
 
         Raises if a weight is missing, except for the bare encoder of a model with a head. ``options`` are those of
@@ -145,19 +157,21 @@ class SavedModel:
 def describe(name: str | Path) -> SavedModel:
     """Describe a folder or a hub model without loading its weights."""
     folder = Path(name)
-    if (folder / "adapter_config.json").is_file():
+    if (folder / ADAPTER_FILE).is_file():
         return _describe_adapter(folder)
     config = load_config(name)
-    return SavedModel(str(name), config, _head(config), TaskSettings.read(folder))
+    return SavedModel(str(name), config, _head(config), TaskSettings.read(name))
 
 
-def load_config(path: str | Path) -> Any:
+def load_config(path: str | Path) -> PreTrainedConfig:
     """Load a config. For a DeBERTa-D, return the config of its encoder."""
     from transformers import AutoConfig
 
     folder = Path(path)
     if not folder.exists() and not HUB_NAME.fullmatch(str(path)):
         raise ValueError(f"{path}: no such folder")
+    if (folder / ADAPTER_FILE).is_file() and not (folder / "config.json").is_file():
+        raise ValueError(f"{path} is an adapter; give its base model, {_json(path, ADAPTER_FILE).get(BASE_MODEL)}")
     if folder.exists() and not (folder / "config.json").is_file():
         raise ValueError(f"{path} is not a model: it has no config.json")
     try:
@@ -184,7 +198,11 @@ def labels_of(config: PreTrainedConfig) -> tuple[str, ...]:
 
 def load_tokenizer_of(path: str | Path) -> PreTrainedTokenizerFast:
     """Load our tokenizer for DeBERTa (text/tokenizers.py explains why), else the one from transformers."""
-    if load_config(path).model_type in MODEL_TYPES:
+    return _load_tokenizer(path, load_config(path).model_type in MODEL_TYPES)
+
+
+def _load_tokenizer(path: str | Path, ours: bool) -> PreTrainedTokenizerFast:
+    if ours:
         return load_tokenizer(path)
     from transformers import AutoTokenizer
 
@@ -201,14 +219,14 @@ def load_for_training(
     config = load_config(path)
     ours = config.model_type in MODEL_TYPES
     cls = _class_of(HEADS[kind], ours)
-    fields = _head_fields(kind, labels)
+    changes = _head_fields(kind, labels)
     dropout = next((name for name in DROPOUTS if hasattr(config, name)), None)
     if cls_dropout is not None and dropout is not None:
-        fields[dropout] = cls_dropout
+        changes[dropout] = cls_dropout
     if ours and is_seq2seq(path):
-        return _encoder_of(path, cls, config, fields)
+        return _encoder_of(path, cls, config, changes)
     model, info = cls.from_pretrained(
-        path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **fields
+        path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **changes
     )
     missing = sorted(name for name in info["missing_keys"] if LAYER.search(name))
     if missing:
@@ -216,7 +234,7 @@ def load_for_training(
     return model
 
 
-def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
+def longest_input(model: PreTrainedModel, tokenizer: Tokenizer) -> tuple[int, bool]:
     """Maximum number of input tokens, and whether longer inputs are impossible (absolute positions)."""
     config = model.config
     longest = tokenizer.model_max_length
@@ -235,23 +253,22 @@ def longest_input(model: Any, tokenizer: Any) -> tuple[int, bool]:
     return longest, False
 
 
-def copy_settings(source: Path, target: Path) -> None:
-    """Copy the files that say how a model is used, and remove those of an earlier export."""
-    if source.resolve() == target.resolve():
+def copy_settings(source: str | Path, target: Path) -> None:
+    """Copy the files of a folder or hub model that say how it is used, and remove those of an earlier export."""
+    if Path(source).resolve() == target.resolve():
         return
-    for name in BESIDE:
-        old = target / name
-        shutil.rmtree(old, ignore_errors=True) if old.is_dir() else old.unlink(missing_ok=True)
-        if (source / name).is_dir():
-            shutil.copytree(source / name, old)
-        elif (source / name).is_file():
-            shutil.copy(source / name, old)
+    for file in USAGE_FILES:
+        remove(target / Path(file).parts[0])
+        found = _find(source, file)
+        if found is not None:
+            (target / file).parent.mkdir(exist_ok=True)
+            shutil.copy(found, target / file)
     settings = TaskSettings.read(source)
     if settings != TaskSettings():  # a run by version 1 has no task.json to copy
         settings.save(target)
 
 
-def _class_of(head: str, ours: bool) -> Any:
+def _class_of(head: str, ours: bool) -> type[PreTrainedModel]:
     """Model class for a head: ours, or the auto class of transformers. "" is the bare encoder."""
     import transformers
 
@@ -274,9 +291,9 @@ def _head(config: PreTrainedConfig) -> str:
     return architecture.rpartition("For")[2] if "For" in architecture else ""
 
 
-def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, Any]:
+def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, object]:
     """Config fields of a head for a kind of task."""
-    fields: dict[str, Any] = {}
+    fields: dict[str, object] = {}
     if kind == "regression":
         fields["num_labels"] = 1
     elif labels:
@@ -287,7 +304,9 @@ def _head_fields(kind: Kind, labels: tuple[str, ...]) -> dict[str, Any]:
     return fields
 
 
-def _encoder_of(path: str | Path, cls: Any, config: DebertaConfig, fields: dict[str, Any]) -> PreTrainedModel:
+def _encoder_of(
+    path: str | Path, cls: type[PreTrainedModel], config: DebertaConfig, fields: dict[str, object]
+) -> PreTrainedModel:
     """Load the encoder of a DeBERTa-D with a new head."""
     whole = DebertaForSeq2SeqLM.from_pretrained(path, dtype=torch.float32)
     model = cls(DebertaConfig.from_dict(config.to_dict(), **fields))
@@ -299,10 +318,10 @@ def _encoder_of(path: str | Path, cls: Any, config: DebertaConfig, fields: dict[
 
 
 def _describe_adapter(folder: Path) -> SavedModel:
-    adapter = _json(folder / "adapter_config.json")
-    base = adapter.get("base_model_name_or_path")
+    adapter = _json(folder, ADAPTER_FILE)
+    base = adapter.get(BASE_MODEL)
     if not base:
-        raise ValueError(f"{folder} is an adapter whose adapter_config.json names no base model")
+        raise ValueError(f"{folder} is an adapter whose {ADAPTER_FILE} names no base model")
     found = describe(base)
     head = ADAPTED_HEADS.get(str(adapter.get("task_type")), found.head)
     config = found.config
@@ -324,12 +343,12 @@ def _head_outputs(folder: Path) -> int | None:
         return tensors.get_slice(heads[-1]).get_shape()[0] if heads else None
 
 
-def _merged(cls: Any, saved: SavedModel, adapter: Path) -> PreTrainedModel:
+def _merged(cls: type[PreTrainedModel], saved: SavedModel, adapter: Path) -> PreTrainedModel:
     """Load the base model with the adapter merged into its weights."""
     try:
         from peft import PeftModel
     except ImportError:
-        raise ImportError(f"{saved} is an adapter, which needs a package: pip install peft") from None
+        raise ImportError(f"{saved} is an adapter; loading it needs peft: pip install peft") from None
     labels = labels_of(saved.config) if saved.head in HEADS.values() else ()
     fields = {"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}} if labels else {}
     base = cls.from_pretrained(saved.name, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
@@ -339,20 +358,37 @@ def _merged(cls: Any, saved: SavedModel, adapter: Path) -> PreTrainedModel:
 # --------------------------------------------------------------------------------------------------------------- files
 
 
-def _stored_pooling(folder: Path) -> str:
-    stored = _json(folder / "1_Pooling" / "config.json")
+def _stored_pooling(name: str) -> str:
+    stored = _json(name, POOLING_FILE)
     named = stored.get("pooling_mode")
     modes = [named] if isinstance(named, str) else list(named or ())
     modes += [key.removeprefix("pooling_mode_") for key, on in stored.items() if key.startswith("pooling_mode_") and on]
     short = {"cls_token": "cls", "mean_tokens": "mean"}
     found = {short.get(mode, mode) for mode in modes} or {"mean"}
     if len(found) > 1 or not found <= {"mean", "cls"}:
-        raise ValueError(f"{folder} pools by {', '.join(sorted(found))}; only mean and cls are supported")
+        raise ValueError(f"{name} pools by {', '.join(sorted(found))}; only mean and cls are supported")
     return found.pop()
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def _find(name: str | Path, file: str) -> Path | None:
+    """Find a file of a folder or hub model. None if there is no such file."""
+    folder = Path(name)
+    path = folder / file if folder.exists() else hub_file(str(name), file)
+    return path if path is not None and path.is_file() else None
+
+
+def _json(name: str | Path, file: str) -> dict[str, Any]:
+    """Read a JSON file of a folder or hub model. Empty if there is no such file."""
+    path = _find(name, file)
+    if path is None:
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is not a JSON file: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} should hold a JSON object, and holds a {type(content).__name__}")
+    return content
 
 
 def _first_line(error: Exception) -> str:

@@ -1,7 +1,8 @@
 """The encoder: embeddings, layers, and the packed forward pass.
 
 Internally, the tokens of all sequences are concatenated without padding, [total_tokens, hidden]. A ``Layout`` records
-which rows belong to which sequence. Padded tensors [batch, length] exist only in ``forward``. Each layer is post-norm:
+which rows belong to which sequence. Padded tensors [batch, length] exist only in ``forward`` (padding.py). Each layer
+is post-norm:
 
     a = LayerNorm(x + dropout(dense(attention(x))))
     y = LayerNorm(a + dropout(dense(gelu(dense(a)))))
@@ -13,7 +14,7 @@ functions that also accept stock transformers modules (see acceleration.py).
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +26,14 @@ from transformers.modeling_outputs import BaseModelOutput
 from transformers.utils import can_return_tuple
 
 from debertakit.attention import disentangled_attention
-from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS
 from debertakit.attention.projections import RelativeTable, project, project_memory, project_queries
 from debertakit.checkpoints import PretrainedLoading
 from debertakit.config import DebertaConfig
-
-IGNORED = -100  # label of tokens that the loss ignores
+from debertakit.padding import IGNORED as IGNORED  # part of this module's interface
+from debertakit.padding import PackedInput, Recorder, pack_input
+from debertakit.protocols import Convolution, Encoder, HasRelativeTable, Layer, SelfAttention
 
 
 class DebertaEmbeddings(nn.Module):
@@ -44,12 +45,12 @@ class DebertaEmbeddings(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
-        self.position_embeddings: Any = (
+        self.position_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.embedding_size)
             if config.position_biased_input or config.emd_steps > 0
             else None
         )
-        self.token_type_embeddings: Any = (
+        self.token_type_embeddings = (
             nn.Embedding(config.type_vocab_size, config.embedding_size) if config.type_vocab_size > 0 else None
         )
         self.embed_proj = (
@@ -69,6 +70,7 @@ class DebertaEmbeddings(nn.Module):
     ) -> Tensor:
         summed = words if words.is_floating_point() else self.word_embeddings(words)
         if self.position_biased_input:
+            assert self.position_embeddings is not None
             summed = summed + self.position_embeddings(positions)
         if self.token_type_embeddings is not None:
             segments = torch.zeros_like(positions) if segments is None else segments
@@ -79,6 +81,7 @@ class DebertaEmbeddings(nn.Module):
 
     def absolute(self, positions: Tensor) -> Tensor:
         """Return raw absolute positions [T, hidden] for the mask decoder. Positions past the table use its last row."""
+        assert self.position_embeddings is not None
         rows = self.position_embeddings(positions.clamp(max=self.position_embeddings.num_embeddings - 1))
         return rows if self.embed_proj is None else self.embed_proj(rows)
 
@@ -155,8 +158,8 @@ class DebertaLayer(GradientCheckpointingLayer):
         self.intermediate = DebertaIntermediate(config)
         self.output = ResidualOutput(config.intermediate_size, config)
 
-    def forward(self, hidden: Tensor, table_rows: Tensor | None = None, **kwargs: Any) -> Tensor:
-        return run_layer(self, hidden, table_rows, **kwargs)
+    def forward(self, hidden: Tensor, table_rows: Tensor | None, call: "LayerCall") -> Tensor:
+        return run_layer(self, hidden, table_rows, call)
 
 
 class DebertaConv(nn.Module):
@@ -175,7 +178,8 @@ class DebertaConv(nn.Module):
 class DebertaEncoder(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
-        self.layer = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
+        layers = nn.ModuleList(DebertaLayer(config) for _ in range(config.num_hidden_layers))
+        self.layer = cast(Sequence[DebertaLayer], layers)
         if config.relative_attention:
             self.rel_embeddings = nn.Embedding(2 * config.relative_positions.span, config.hidden_size)
             if config.norm_rel_ebd == "layer_norm":
@@ -191,98 +195,99 @@ class Encoded:
     below: Tensor  # [T, hidden]: input of the last layer, for the mask decoder
 
 
-# Adds a layer's new keys and values to the cache and returns all cached ones (generation/cache.py).
-Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-Observe = Callable[[Tensor], Tensor]  # records a layer's probabilities and returns them
+UpdateCache = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+"""Adds a layer's new keys and values to its cache and returns all cached ones (generation/cache.py)."""
 
 
-def relative_table(encoder: Any, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
+@dataclass(frozen=True)
+class LayerCall:
+    """Arguments of one layer that stay the same if gradient checkpointing runs the layer again."""
+
+    config: DebertaConfig
+    layout: Layout
+    table: RelativeTable | None
+    observe: Callable[[Tensor], Tensor] | None = None  # receives the probabilities; its return value replaces them
+    update_cache: UpdateCache | None = None
+    rows: Tensor | None = None  # compute only these rows, ascending
+
+
+def relative_table(module: HasRelativeTable, config: DebertaConfig, layout: Layout) -> RelativeTable | None:
     """Return the relative positions for this batch, or None if the model does not use them."""
     if not (config.relative_attention and config.pos_att_type):
         return None
     norm = config.norm_rel_ebd == "layer_norm"
-    return RelativeTable(encoder, config.relative_positions, list(config.pos_att_type), norm, layout)
+    return RelativeTable(module, config.relative_positions, list(config.pos_att_type), norm, layout)
 
 
 def encode(
-    encoder: Any,
+    encoder: Encoder,
     embedded: Tensor,  # [T, hidden]
     layout: Layout,
     config: DebertaConfig,
     *,
     depth: int | None = None,
-    recorder: "Recorder | None" = None,
-    remember: Sequence[Remember] | None = None,
+    recorder: Recorder | None = None,
+    cache_updates: Sequence[UpdateCache] | None = None,  # one per layer
     rows: Tensor | None = None,
 ) -> Encoded:
-    """Run the first ``depth`` layers (None: all). ``remember`` holds one function per layer.
-
-    If ``rows`` (ascending) is given, the last layer computes only these rows.
-    """
+    """Run the first ``depth`` layers (None: all). With ``rows`` (ascending), the last layer computes only these."""
     table = relative_table(encoder, config, layout)
     embedded = hidden = below = embedded if recorder is None else recorder.hidden(embedded)
     layers = encoder.layer[:depth]
     for index, layer in enumerate(layers):
         below = hidden
-        hidden = _call_layer(
-            layer,
-            below,
-            table.rows if table is not None else None,
-            config=config,
-            layout=layout,
-            table=table,
+        call = LayerCall(
+            config,
+            layout,
+            table,
             observe=recorder.attention if recorder is not None and recorder.attentions is not None else None,
-            remember=None if remember is None else remember[index],
+            update_cache=None if cache_updates is None else cache_updates[index],
             rows=rows if index == len(layers) - 1 else None,
         )
+        hidden = _call_layer(layer, below, table.rows if table is not None else None, call)
         if index == 0 and config.conv_kernel_size > 0:
+            assert encoder.conv is not None
             hidden = convolve(encoder.conv, embedded, hidden, layout, config)
         if recorder is not None:
             hidden = recorder.hidden(hidden)
     return Encoded(hidden, below)
 
 
-def _call_layer(layer: Any, hidden: Tensor, table_rows: Tensor | None, **kwargs: Any) -> Tensor:
+def _call_layer(layer: Layer, hidden: Tensor, table_rows: Tensor | None, call: LayerCall) -> Tensor:
     if isinstance(layer, DebertaLayer):
-        return layer(hidden, table_rows, **kwargs)  # handles gradient checkpointing itself
+        return layer(hidden, table_rows, call=call)  # handles gradient checkpointing itself
     if layer.gradient_checkpointing and layer.training:  # a stock layer under accelerate()
-        return layer._gradient_checkpointing_func(partial(run_layer, layer, **kwargs), hidden, table_rows)
-    return run_layer(layer, hidden, table_rows, **kwargs)
+        return layer._gradient_checkpointing_func(partial(run_layer, layer, call=call), hidden, table_rows)
+    return run_layer(layer, hidden, table_rows, call)
 
 
 def run_layer(
-    layer: Any,
+    layer: Layer,
     hidden: Tensor,  # [T, hidden]
-    table_rows: Tensor | None = None,  # [rows, hidden]: RelativeTable.rows; an argument, for gradient checkpointing
-    *,
-    config: DebertaConfig,
-    layout: Layout,
-    table: RelativeTable | None,
-    observe: Observe | None = None,
-    remember: Remember | None = None,
-    rows: Tensor | None = None,
+    table_rows: Tensor | None,  # [rows, hidden]: RelativeTable.rows; a separate argument for gradient checkpointing
+    call: LayerCall,
 ) -> Tensor:
-    """Run one layer on packed rows, or only on ``rows``."""
-    att = layer.attention.self
-    if rows is not None:
-        residual, layout = hidden[rows], layout.at_rows(rows)
+    """Run one layer on packed rows, or only on ``call.rows``."""
+    att, layout = layer.attention.self, call.layout
+    if call.rows is not None:
+        residual, layout = hidden[call.rows], layout.at_rows(call.rows)
         qkv = project_queries(att, residual), *project_memory(att, hidden)
     else:
         qkv, residual = project(att, hidden), hidden
-        if remember is not None:
-            qkv = (qkv[0], *remember(*qkv[1:]))
-    context = attention_context(att, qkv, config, layout, table, table_rows, observe)
+        if call.update_cache is not None:
+            qkv = (qkv[0], *call.update_cache(*qkv[1:]))
+    context = attention_context(att, qkv, call.config, layout, call.table, table_rows, call.observe)
     return finish_layer(layer, context, residual)
 
 
 def attention_context(
-    att: Any,
+    att: SelfAttention,
     qkv: tuple[Tensor, Tensor, Tensor],
     config: DebertaConfig,
     layout: Layout,
     table: RelativeTable | None,
     table_rows: Tensor | None = None,
-    observe: Observe | None = None,
+    observe: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
     """Return the attention output [queries, width] of one module, before its output projection."""
     context = disentangled_attention(
@@ -296,31 +301,13 @@ def attention_context(
     return context.flatten(1)
 
 
-def finish_layer(layer: Any, context: Tensor, residual: Tensor) -> Tensor:
+def finish_layer(layer: Layer, context: Tensor, residual: Tensor) -> Tensor:
+    """Run the rest of a layer after its attention: output projection and feed-forward part."""
     attended = layer.attention.output(context, residual)
     return layer.output(layer.intermediate(attended), attended)
 
 
-def run_decoder_layer(
-    layer: Any,
-    memory: tuple[Tensor, Tensor],  # projected keys and values, shared by all passes
-    queries: Tensor,  # [queries, hidden]
-    *,
-    config: DebertaConfig,
-    layout: Layout,
-    table: RelativeTable | None,
-) -> Tensor:
-    """Run a layer on separate queries, which are also the residual (mask decoder)."""
-    att = layer.attention.self
-    context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table)
-    return finish_layer(layer, context, queries)
-
-
-def layer_memory(layer: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
-    return project_memory(layer.attention.self, hidden)
-
-
-def convolve(conv: Any, embedded: Tensor, output: Tensor, layout: Layout, config: DebertaConfig) -> Tensor:
+def convolve(conv: Convolution, embedded: Tensor, output: Tensor, layout: Layout, config: DebertaConfig) -> Tensor:
     """LayerNorm(output + act(dropout(conv(embedded)))), with each sequence padded by zeros, also in its gaps."""
     sequence = torch.arange(layout.sequences, device=embedded.device)
     sequence = sequence.repeat_interleave(layout.q_offsets.diff(), output_size=embedded.shape[0])
@@ -359,166 +346,6 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
             init.zeros_(module.v_bias)
 
 
-@dataclass
-class PackedInput:
-    """Packed input of the encoder."""
-
-    words: Tensor  # ids [T] or embedded words [T, embedding_size]
-    layout: Layout
-    positions: Tensor  # [T] absolute positions, for position tables; distances use the layout
-    segments: Tensor | None
-    kept: Tensor | None  # flat indices of the rows in the padded batch; None: all, in order
-    shape: tuple[int, int]  # batch, length
-    mask: Tensor | None = None  # bool [batch, length]; graphs only: they move padding to the end and keep it
-    places: Tensor | None = None  # [batch * length]; graphs only: the row of each padded position
-
-    def pad(self, rows: Tensor) -> Tensor:
-        """[T, ...] -> [batch, length, ...], zeros at padding."""
-        if self.kept is None:
-            return rows.unflatten(0, self.shape)
-        if self.mask is not None:
-            padded = rows[self.places].unflatten(0, self.shape)
-            return padded.masked_fill(~self.mask[(...,) + (None,) * (padded.dim() - 2)], 0.0)
-        padded = rows.new_zeros(self.shape[0] * self.shape[1], *rows.shape[1:])
-        return padded.index_copy(0, self.kept, rows).unflatten(0, self.shape)
-
-    def pack(self, padded: Tensor) -> Tensor:
-        """[batch, length, ...] -> [T, ...]."""
-        flat = padded.flatten(0, 1)
-        return flat if self.kept is None else flat[self.kept]
-
-    def pack_labels(self, name: str, labels: Tensor) -> Tensor:
-        """Labels [batch, length] -> [T], IGNORED at padding."""
-        if tuple(labels.shape) != self.shape:
-            raise ValueError(f"{name} should be [batch, length] = {list(self.shape)}, got {list(labels.shape)}")
-        return self.pack(labels if self.mask is None else labels.masked_fill(~self.mask, IGNORED))
-
-    def columns(self) -> tuple[Tensor, ...] | None:
-        """Return the source columns of each sequence's rows, or None if no padding was removed."""
-        if self.kept is None or self.mask is not None:
-            return None
-        return torch.tensor_split(self.kept % self.shape[1], self.layout.q_offsets[1:-1].long().cpu())
-
-
-class Recorder:
-    """Records padded hidden states and attention probabilities of every layer.
-
-    The next layer reads the recorded tensors, so that ``retain_grad()`` works on them.
-    """
-
-    def __init__(self, packed: PackedInput, hidden_states: bool, attentions: bool):
-        self.packed = packed
-        self.hidden_states: list[Tensor] | None = [] if hidden_states else None
-        self.attentions: list[Tensor] | None = [] if attentions else None
-        self.key_length = packed.shape[1]
-        self.queries = self.keys = packed.columns() if attentions else None
-        """Columns of each sequence's queries and keys. Cached decoding has more keys and overrides them."""
-
-    @property
-    def active(self) -> bool:
-        return self.hidden_states is not None or self.attentions is not None
-
-    def hidden(self, rows: Tensor) -> Tensor:
-        """Record hidden states [T, hidden] and return them."""
-        if self.hidden_states is None:
-            return rows
-        self.hidden_states.append(self.packed.pad(rows))
-        return self.packed.pack(self.hidden_states[-1]) if torch.is_grad_enabled() else rows
-
-    def attention(self, probs: Tensor) -> Tensor:
-        """Record probabilities [n, heads, max_q, max_k] as [batch, heads, length, length] and return them.
-
-        Rows and columns of padding are zero.
-        """
-        assert self.attentions is not None
-        if self.queries is None or self.keys is None:
-            self.attentions.append(probs)
-            return probs
-        padded = self.blank_attention(probs)
-        cells = [(q[:, None], k) for q, k in zip(self.queries, self.keys, strict=True)]
-        for b, (rows, columns) in enumerate(cells):
-            padded[b, :, rows, columns] = probs[b, :, : len(rows), : len(columns)]
-        self.attentions.append(padded)
-        if not torch.is_grad_enabled():
-            return probs
-        packed = torch.zeros_like(probs)
-        for b, (rows, columns) in enumerate(cells):
-            packed[b, :, : len(rows), : len(columns)] = padded[b, :, rows, columns]
-        return packed
-
-    def blank_attention(self, probs: Tensor) -> Tensor:
-        """Return [batch, heads, length, length] filled with the values for padding."""
-        return probs.new_zeros(len(probs), probs.shape[1], self.packed.shape[1], self.key_length)
-
-    def outputs(self) -> dict[str, tuple[Tensor, ...] | None]:
-        return {
-            "hidden_states": None if self.hidden_states is None else tuple(self.hidden_states),
-            "attentions": None if self.attentions is None else tuple(self.attentions),
-        }
-
-
-def pack_input(
-    config: DebertaConfig,
-    input_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    token_type_ids: Tensor | None = None,
-    position_ids: Tensor | None = None,
-    inputs_embeds: Tensor | None = None,
-) -> PackedInput:
-    if (input_ids is None) == (inputs_embeds is None):
-        raise ValueError("give either input_ids or inputs_embeds")
-    words = input_ids if input_ids is not None else inputs_embeds
-    assert words is not None
-    if words.dim() != (2 if input_ids is not None else 3):
-        what = "input_ids" if input_ids is not None else "inputs_embeds"
-        raise ValueError(
-            f"{what} should be [batch, length{'' if input_ids is not None else ', width'}], got {list(words.shape)}"
-        )
-    shape = (words.shape[0], words.shape[1])
-    if shape[1] == 0:
-        raise ValueError("the text is empty: no tokens to encode")
-    _check_ids("input_ids", input_ids, config.vocab_size)
-    if config.type_vocab_size > 0:
-        _check_ids("token_type_ids", token_type_ids, config.type_vocab_size)
-    if attention_mask is not None and tuple(attention_mask.shape) != shape:
-        raise ValueError(
-            f"attention_mask should be [batch, length] = {list(shape)} like the input, got {list(attention_mask.shape)}"
-        )
-
-    graph = fixed_shapes()
-    kept = mask = places = None
-    if attention_mask is None or (not graph and bool(attention_mask.all())):
-        layout = Layout.rectangular(*shape, words.device)
-    elif graph:
-        mask = attention_mask.bool()
-        layout, columns, rows = Layout.from_mask_in_place(mask)
-        starts = torch.arange(shape[0], device=columns.device)[:, None] * shape[1]
-        kept, places = (starts + columns).flatten(), (starts + rows).flatten()
-    else:
-        layout, kept = Layout.from_mask(attention_mask)
-    packed = PackedInput(words, layout, layout.q_positions, None, kept, shape, mask, places)
-    packed.words = packed.pack(words)
-    if position_ids is not None:
-        packed.positions = packed.pack(position_ids.expand(shape))
-    if config.position_biased_input and not graph and shape[1] > config.max_position_embeddings:
-        raise ValueError(
-            f"{shape[1]} tokens do not fit the {config.max_position_embeddings} absolute positions of this model"
-        )
-    if token_type_ids is not None and config.type_vocab_size > 0:
-        packed.segments = packed.pack(token_type_ids)
-    return packed
-
-
-def _check_ids(name: str, ids: Tensor | None, size: int) -> None:
-    """Raise on ids outside the vocabulary. CPU only: on a GPU the check would cost a synchronisation."""
-    if ids is None or ids.device.type != "cpu" or fixed_shapes() or not ids.numel():
-        return
-    low, high = torch.aminmax(ids)
-    if low < 0 or high >= size:
-        bad = int(low) if low < 0 else int(high)
-        raise ValueError(f"{name} holds {bad}, outside the vocabulary of {size} (0 to {size - 1})")
-
-
 class DebertaModel(DebertaPreTrainedModel):
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
@@ -529,7 +356,7 @@ class DebertaModel(DebertaPreTrainedModel):
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.embeddings.word_embeddings = value
 
     @can_return_tuple
@@ -542,12 +369,12 @@ class DebertaModel(DebertaPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> BaseModelOutput:
         packed = pack_input(self.config, input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         recorder = self.recorder(packed, output_hidden_states, output_attentions)
         encoded = self.encode(packed, recorder=recorder)
-        return BaseModelOutput(last_hidden_state=last_hidden_state(packed, encoded, recorder), **recorder.outputs())
+        return BaseModelOutput(last_hidden_state=recorder.last_hidden_state(encoded.last), **recorder.outputs())
 
     def recorder(self, packed: PackedInput, hidden_states: bool | None, attentions: bool | None) -> Recorder:
         """Build the recorder for this pass. None: use the config's setting."""
@@ -558,15 +385,27 @@ class DebertaModel(DebertaPreTrainedModel):
             bool(config.output_attentions if attentions is None else attentions),
         )
 
-    def encode(self, packed: PackedInput, **kwargs: Any) -> Encoded:
-        """Run the packed forward pass. Keywords are those of the function ``encode``."""
+    def encode(
+        self,
+        packed: PackedInput,
+        *,
+        depth: int | None = None,
+        recorder: Recorder | None = None,
+        cache_updates: Sequence[UpdateCache] | None = None,
+        rows: Tensor | None = None,
+    ) -> Encoded:
+        """Embed the words and call the function ``encode``."""
         embedded = self.embeddings(packed.words, packed.positions, packed.segments)
-        return encode(self.encoder, embedded, packed.layout, self.config, **kwargs)
+        return encode(
+            self.encoder,
+            embedded,
+            packed.layout,
+            self.config,
+            depth=depth,
+            recorder=recorder,
+            cache_updates=cache_updates,
+            rows=rows,
+        )
 
 
 AutoModel.register(DebertaConfig, DebertaModel, exist_ok=True)
-
-
-def last_hidden_state(packed: PackedInput, encoded: Encoded, recorder: Recorder) -> Tensor:
-    """Return [batch, length, hidden]: the recorded tensor itself if hidden states were recorded."""
-    return recorder.hidden_states[-1] if recorder.hidden_states else packed.pad(encoded.last)

@@ -1,10 +1,15 @@
-"""Duck types that several packages share."""
+"""Duck types that several packages share: tokenizers, and DeBERTa's modules in our classes or in stock transformers."""
 
-from collections.abc import Mapping, Sequence
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol, overload
 
-import tokenizers
+if TYPE_CHECKING:
+    import tokenizers
+    from torch import Tensor, nn
+    from transformers import BatchEncoding
 
 
 class Tokenizer(Protocol):
@@ -26,18 +31,119 @@ class Tokenizer(Protocol):
     @property
     def backend_tokenizer(self) -> tokenizers.Tokenizer: ...
 
-    def __call__(self, text: str | Sequence[Any], *texts: str | Sequence[str] | None, **options: Any) -> Any: ...
+    def __call__(
+        self,
+        text: str | Sequence[str] | Sequence[Sequence[str]],
+        *texts: str | Sequence[str] | None,
+        **options: object,
+    ) -> BatchEncoding: ...
 
     def __len__(self) -> int: ...
 
-    def pad(self, rows: Mapping[str, Any] | Sequence[Mapping[str, Any]], **options: Any) -> Any: ...
+    def pad(
+        self, rows: Mapping[str, Sequence[object]] | Sequence[Mapping[str, Sequence[object]]], **options: object
+    ) -> BatchEncoding: ...
 
-    def decode(self, ids: Any, **options: Any) -> str: ...
+    def decode(self, ids: int | Sequence[int] | Tensor, **options: object) -> str: ...
 
-    def batch_decode(self, rows: Any, **options: Any) -> list[str]: ...
+    def batch_decode(self, rows: Sequence[Sequence[int]] | Tensor, **options: object) -> list[str]: ...
 
+    @overload
+    def convert_ids_to_tokens(self, ids: int) -> str: ...
+
+    @overload
     def convert_ids_to_tokens(self, ids: Sequence[int]) -> list[str]: ...
 
-    def convert_tokens_to_ids(self, tokens: Any) -> Any: ...
+    @overload
+    def convert_tokens_to_ids(self, tokens: str) -> int: ...
 
-    def save_pretrained(self, folder: str | Path) -> Any: ...
+    @overload
+    def convert_tokens_to_ids(self, tokens: list[str]) -> list[int]: ...
+
+    def save_pretrained(self, folder: str | Path) -> object: ...
+
+
+# DeBERTa's modules, ours or those of stock transformers. Each protocol names the parts that our functions read, so that
+# ``accelerate`` runs a stock model with the same code. attention/projections.py describes the two attention layouts.
+
+
+class _AttentionSettings(Protocol):
+    num_attention_heads: int
+    training: bool
+
+    @property
+    def dropout(self) -> nn.Dropout:
+        """Dropout of the probabilities."""
+
+    @property
+    def pos_dropout(self) -> nn.Module:
+        """Dropout of the relative table. Stock modules have it only with relative attention."""
+
+
+class SplitAttention(_AttentionSettings, Protocol):
+    """v2 and v3. Without ``share_att_key`` also pos_key_proj and pos_query_proj, each only if a term needs it."""
+
+    share_att_key: bool
+    query_proj: nn.Linear
+    key_proj: nn.Linear
+    value_proj: nn.Linear
+
+
+class FusedAttention(_AttentionSettings, Protocol):
+    """v1. Also pos_proj and pos_q_proj, each only if a term needs it."""
+
+    in_proj: nn.Linear
+    q_bias: nn.Parameter
+    v_bias: nn.Parameter
+
+
+SelfAttention = SplitAttention | FusedAttention
+
+
+class Attention(Protocol):
+    @property
+    def self(self) -> SelfAttention: ...
+
+    @property
+    def output(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(context, residual) -> hidden."""
+
+
+class Layer(Protocol):
+    training: bool
+    gradient_checkpointing: bool
+
+    @property
+    def attention(self) -> Attention: ...
+
+    @property
+    def intermediate(self) -> Callable[[Tensor], Tensor]: ...
+
+    @property
+    def output(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """(intermediate, residual) -> hidden."""
+
+    def _gradient_checkpointing_func(self, function: Callable[..., Tensor], *args: Tensor | None) -> Tensor: ...
+
+
+class Convolution(Protocol):
+    conv: nn.Conv1d
+    LayerNorm: nn.LayerNorm
+    dropout: nn.Dropout
+
+
+class HasRelativeTable(Protocol):
+    """An encoder, or the decoder of DeBERTa-D."""
+
+    training: bool
+    rel_embeddings: nn.Embedding
+    LayerNorm: nn.LayerNorm
+    """Norm of the table. Absent if norm_rel_ebd is "none"."""
+
+
+class Encoder(HasRelativeTable, Protocol):
+    @property
+    def layer(self) -> Sequence[Layer]: ...
+
+    @property
+    def conv(self) -> Convolution | None: ...

@@ -12,12 +12,12 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 import transformers
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 from transformers.utils import logging as hf_logging
 
 from debertakit import heads
@@ -63,7 +63,7 @@ def verify(variants: list[str] | None = None) -> Iterator[Row]:
         hf_logging.enable_progress_bar()
 
 
-def shrunk(name: str, **overrides: Any) -> DebertaConfig:
+def shrunk(name: str, **overrides: object) -> DebertaConfig:
     """Shrink a released variant: heads of width 16, a third of the heads, about a twelfth of the layers."""
     full = PRESETS[name]
     num_heads = full["num_attention_heads"] // 3
@@ -78,16 +78,15 @@ def shrunk(name: str, **overrides: Any) -> DebertaConfig:
     return preset(name, **{**small, **overrides})
 
 
-def stock_class(config: DebertaConfig, suffix: str) -> Any:
+def stock_class(config: DebertaConfig, suffix: str) -> type[PreTrainedModel] | None:
     prefix = "Deberta" if config.model_type == "deberta" else "DebertaV2"
     return getattr(transformers, prefix + suffix, None)
 
 
-def stock_model(config: DebertaConfig, suffix: str) -> Any:
+def stock_model(config: DebertaConfig, suffix: str) -> PreTrainedModel:
     """Build a stock model with large random weights, so that attention is far from uniform."""
     cls = stock_class(config, suffix)
-    if cls is None:
-        return None
+    assert cls is not None, f"transformers has no {suffix} for {config.model_type}"
     model = cls(cls.config_class.from_dict(config.to_dict())).eval()
     with torch.no_grad():
         for parameter in model.parameters():
@@ -97,7 +96,7 @@ def stock_model(config: DebertaConfig, suffix: str) -> Any:
     return model
 
 
-def ours_from(stock: nn.Module, cls: type, config: DebertaConfig) -> Any:
+def ours_from(stock: nn.Module, cls: type[PreTrainedModel], config: DebertaConfig) -> PreTrainedModel:
     model = cls(config).eval()
     model.load_state_dict(stock.state_dict(), strict=False)
     return model
@@ -135,7 +134,7 @@ def _batch(config: DebertaConfig, length: int) -> tuple[Tensor, Tensor]:
     return torch.randint(1, config.vocab_size, (batch, length)), ragged_mask(batch, length)
 
 
-def _hidden_difference(stock: Any, ours: Any, config: DebertaConfig, length: int) -> float:
+def _hidden_difference(stock: PreTrainedModel, ours: PreTrainedModel, config: DebertaConfig, length: int) -> float:
     ids, mask = _batch(config, length)
     theirs = stock(ids, attention_mask=mask, output_hidden_states=True).hidden_states
     mine = ours(ids, attention_mask=mask, output_hidden_states=True).hidden_states
@@ -151,7 +150,7 @@ def _worst(a: Tensor, b: Tensor, mask: Tensor) -> float:
     return float((a - b)[mask.bool()].abs().max())
 
 
-def _gradient_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
+def _gradient_difference(stock: PreTrainedModel, ours: PreTrainedModel, config: DebertaConfig) -> float:
     ids, mask = _batch(config, 40)
     weights = torch.randn(*ids.shape, config.hidden_size) * mask[..., None]
     for model in (stock, ours):
@@ -169,9 +168,9 @@ def _gradient_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
 
 def _logits_difference(config: DebertaConfig, head: str) -> float:
     config = DebertaConfig(**{**config.to_dict(), "num_labels": 2 if head == "QuestionAnswering" else 3})
-    stock = stock_model(config, f"For{head}")
-    if stock is None:  # transformers has no multiple choice for v1
+    if stock_class(config, f"For{head}") is None:  # transformers has no multiple choice for v1
         return 0.0
+    stock = stock_model(config, f"For{head}")
     ours = ours_from(stock, getattr(heads, f"DebertaFor{head}"), config)
     ids, mask = _batch(config, 30)
     if head == "MultipleChoice":
@@ -184,7 +183,7 @@ def _logits_difference(config: DebertaConfig, head: str) -> float:
     return _most(float((a - b)[keep].abs().max()) for a, b in zip(theirs, mine, strict=True))
 
 
-def _past_512_difference(stock: Any, ours: Any, config: DebertaConfig) -> float:
+def _past_512_difference(stock: PreTrainedModel, ours: PreTrainedModel, config: DebertaConfig) -> float:
     """Compare at 700 tokens. The stock encoder gets the relative positions of Microsoft's rule as an argument."""
     length = 700
     ids, mask = _batch(config, length)
@@ -211,7 +210,7 @@ def microsoft_relative_position(distance: np.ndarray, buckets: int, max_position
     return out
 
 
-def _accelerated_difference(stock: Any, config: DebertaConfig) -> float:
+def _accelerated_difference(stock: PreTrainedModel, config: DebertaConfig) -> float:
     ids, mask = _batch(config, 90)
     theirs = stock(ids, attention_mask=mask).last_hidden_state
     mine = accelerate(copy.deepcopy(stock))(ids, attention_mask=mask).last_hidden_state

@@ -395,7 +395,7 @@ def test_wrong_calls_say_what_is_wrong():
     layout = lengths(6)
     q, k, v = torch.randn(3, 6, 2, 8).unbind(0)
     table = torch.randn(10, 2, 8)
-    with pytest.raises(ValueError, match="row that the position tables do not have"):
+    with pytest.raises(ValueError, match="row outside the position tables"):
         fused(q, k, v, table[:7], None, layout, RelativePositions(span=5), 1.0)
     with pytest.raises(ValueError, match="2 heads of size 8"):
         fused(q, k, v, table[:, :1], None, layout, RelativePositions(span=5), 1.0)
@@ -403,7 +403,7 @@ def test_wrong_calls_say_what_is_wrong():
         cpu.attend(q, k, v, PositionTables(("p2p",), table, table, RelativePositions(span=5)), layout, 1.0)
     with pytest.raises(ValueError, match="offsets"):
         fused(q, k, v, None, None, replace(layout, k_offsets=torch.tensor([0, 9]).int()), None, 1.0)
-    with pytest.raises(ValueError, match="layout is not that of 6 queries"):
+    with pytest.raises(ValueError, match="layout does not match 6 queries"):
         fused(q, k, v, None, None, lengths(5), None, 1.0)
     with pytest.raises(ValueError, match="multiples of 8"):
         fused(q[..., :6], k[..., :6], v[..., :6], None, None, layout, None, 1.0)

@@ -143,10 +143,10 @@ def test_what_the_prefix_shows_is_not_asked():
 
 def test_a_prefix_in_pieces_is_refused():
     model = writer()
-    with pytest.raises(ValueError, match="in one piece"):
+    with pytest.raises(ValueError, match="must contain the whole prefix"):
         model(text(1, 4), prefix_lengths=torch.tensor([6]))
     cache = model(text(1, 4), use_cache=True).past_key_values
-    with pytest.raises(ValueError, match="in one piece"):
+    with pytest.raises(ValueError, match="must contain the whole prefix"):
         model(text(1, 4), past_key_values=cache, prefix_lengths=torch.tensor([6]))
 
 

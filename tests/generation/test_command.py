@@ -84,7 +84,7 @@ def test_perplexity_and_mistakes(folders, tmp_path):
     assert "per token" in found.stdout
     assert "bits per byte" in found.stdout
     missing = run("evaluate", "/nowhere/at-all", "--perplexity", tmp_path / "text.txt")
-    assert "no folder and no hub model within reach called '/nowhere/at-all'" in str(missing.exception)
+    assert "'/nowhere/at-all' is not a folder, and no hub model" in str(missing.exception)
     for mistake, said in (
         (("--model", folders[0]), "give a prompt, or a file of prompts with --file"),
         (("--model", folders[0], "--file", tmp_path / "text.txt"), "--file and --out go together"),

@@ -67,5 +67,5 @@ def test_mistakes_have_names(tokenizer):
     model = writer(vocab_size=len(tokenizer))
     with pytest.raises(ValueError, match="empty"):
         perplexity(model, tokenizer, "  ")
-    with pytest.raises(ValueError, match="stride=9 needs to be from 1 to window=4"):
+    with pytest.raises(ValueError, match="stride=9 must be between 1 and window=4"):
         perplexity(model, tokenizer, "the cat", 4, 9)

@@ -208,7 +208,7 @@ def test_a_wrong_init_is_one_clear_error(material, tokenizer, tmp_path):
         assert not (tmp_path / "out").exists()
 
     refused("rtd continues from a checkpoint: pass --init")
-    refused("no folder and no hub model", "--init", "nowhere/at-all")
+    refused("is not a folder, and no hub model", "--init", "nowhere/at-all")
     refused("--init-generator needs --init", "--init-generator", "x", name="v3-tiny")
     v3_folder(tmp_path / "v3", tokenizer)
     refused("of the family electra", "--init", tmp_path / "v3", name="electra-tiny")

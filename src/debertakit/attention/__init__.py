@@ -79,15 +79,17 @@ def _backend_for(q: Tensor, positions: PositionTables | None) -> str:
         if cpu.supports(q, p2p):
             return "cpu"
         if q.device.type == "cpu" and not cpu.available():
-            _say_once(cpu.reason())
+            _warn_once(cpu.reason())
         return "reference"
     if chosen == "cpu" and not cpu.supports(q, p2p):
-        raise ValueError(f"the cpu backend cannot compute this: {cpu.reason() or 'p2p, export or head size'}")
+        raise ValueError(
+            f"the cpu backend does not support this call: {cpu.reason() or 'p2p, export, or the head size'}"
+        )
     if chosen == "flex" and p2p:
         raise ValueError("the flex backend does not compute p2p")
     return chosen
 
 
 @lru_cache(maxsize=1)
-def _say_once(line: str) -> None:
-    logging.getLogger("debertakit").warning(line)
+def _warn_once(message: str) -> None:
+    logging.getLogger("debertakit").warning(message)

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -30,8 +31,8 @@ __all__ = ["attend", "available", "reason", "supports"]
 _CALL = struct.Struct("=36q 7q 7q 2d 4q")
 _ERRORS = {
     1: (MemoryError, "out of memory in the attention kernel"),
-    2: (ValueError, "a distance reads a row that the position tables do not have"),
-    3: (ValueError, "the offsets of the layout do not fit the rows of q, k and v"),
+    2: (ValueError, "a distance maps to a row outside the position tables"),
+    3: (ValueError, "the offsets of the layout do not match the rows of q, k and v"),
 }
 _NO_MATRIX = (0, 0, 0)
 _DENSE = (Tensor, torch.nn.Parameter)
@@ -261,7 +262,7 @@ def _check_shapes(
         or k_positions.shape[0] != keys
         or (visible is not None and visible.shape[0] != queries)
     ):
-        raise ValueError(f"the layout is not that of {queries} queries and {keys} keys")
+        raise ValueError(f"the layout does not match {queries} queries and {keys} keys")
 
 
 attention_forward = torch.library.custom_op(
@@ -273,18 +274,35 @@ attention_backward = torch.library.custom_op(
 
 
 @attention_forward.register_fake
-def _(q, k, v, pos_k, pos_q, *rest):
+def _(
+    q: Tensor, k: Tensor, v: Tensor, pos_k: Tensor | None, pos_q: Tensor | None, *rest: object
+) -> tuple[Tensor, Tensor]:
     return q.new_empty(q.shape, dtype=v.dtype), q.new_empty((q.shape[1], q.shape[0]), dtype=torch.float32)
 
 
 @attention_backward.register_fake
-def _(d_out, q, k, v, pos_k, pos_q, *rest):
+def _(
+    d_out: Tensor, q: Tensor, k: Tensor, v: Tensor, pos_k: Tensor | None, pos_q: Tensor | None, *rest: object
+) -> tuple[Tensor, ...]:
     table_grads = rest[-1]
     tables = (q.new_empty(0) if t is None or not table_grads else t.new_empty(t.shape) for t in (pos_k, pos_q))
     return *(t.new_empty(t.shape) for t in (q, k, v)), *tables
 
 
-def _save(ctx, inputs, output) -> None:
+class _Context(Protocol):
+    """What the autograd functions store between forward and backward."""
+
+    saved_tensors: tuple[Tensor, ...]  # some are None
+    needs_input_grad: tuple[bool, ...]
+    scale: float
+    dropout: float
+
+    def save_for_backward(self, *tensors: Tensor | None) -> None: ...
+
+    def mark_non_differentiable(self, *tensors: Tensor) -> None: ...
+
+
+def _save(ctx: _Context, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     *tensors, lookup, scale, dropout, seed = inputs
     out, lse = output
     ctx.save_for_backward(*tensors[:5], out, lse, *tensors[5:], lookup, seed)
@@ -292,7 +310,7 @@ def _save(ctx, inputs, output) -> None:
     ctx.mark_non_differentiable(lse)
 
 
-def _differentiate(ctx, d_out, _d_lse):
+def _differentiate(ctx: _Context, d_out: Tensor, _d_lse: Tensor) -> tuple[Tensor | None, ...]:
     if torch.is_grad_enabled():  # create_graph=True: the gradient itself will be differentiated
         return *_differentiable_gradients(ctx, d_out), *[None] * 9
     *saved, seed = ctx.saved_tensors
@@ -302,7 +320,7 @@ def _differentiate(ctx, d_out, _d_lse):
     return *wanted, *[None] * 9
 
 
-def _differentiable_gradients(ctx, d_out: Tensor) -> list[Tensor | None]:
+def _differentiable_gradients(ctx: _Context, d_out: Tensor) -> list[Tensor | None]:
     """Compute the gradients with the reference. They can be differentiated again, unlike those of the kernel."""
     q, k, v, pos_k, pos_q, _out, _lse, *rows, lookup, seed = ctx.saved_tensors
     q_offsets, k_offsets, q_positions, k_positions, visible = rows

@@ -19,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, create_block_mask, flex_attention
+from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask, flex_attention
 
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import PositionTables
 from debertakit.attention.reference import mix
 
-_masks: WeakKeyDictionary[Layout, Any] = WeakKeyDictionary()
+_masks: WeakKeyDictionary[Layout, BlockMask] = WeakKeyDictionary()
 
 
 def attend(
@@ -99,7 +99,7 @@ def _keep_function(score: Callable[..., Tensor], layout: Layout, dropout: float,
     return score_mod
 
 
-def _block_mask(layout: Layout) -> Any:
+def _block_mask(layout: Layout) -> BlockMask:
     """Build the block mask once per layout. All layers share it."""
     if layout not in _masks:
         sequence = torch.arange(layout.sequences, device=layout.q_offsets.device)

@@ -9,8 +9,10 @@ These functions accept any module with DeBERTa's parameter names, ours or from s
              there is no key bias; pos_proj (no bias) and pos_q_proj for the positions
 """
 
+from __future__ import annotations
+
 from collections.abc import Hashable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
@@ -20,30 +22,39 @@ from debertakit.attention.cpu import content_hash
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS, PositionTables, RelativePositions
+from debertakit.protocols import FusedAttention, HasRelativeTable, SelfAttention
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
 
 Projected = tuple[Tensor | None, Tensor | None]  # Kr and Qr [rows, heads, d]; None if no term needs it
 
 
-def project(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def is_fused(att: SelfAttention) -> TypeIs[FusedAttention]:
+    """Return whether a module has the v1 layout."""
+    return hasattr(att, "in_proj")
+
+
+def project(att: SelfAttention, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of the same rows, each [rows, heads, d]."""
-    if hasattr(att, "in_proj"):
+    if is_fused(att):
         q, k, v = _heads(att, att.in_proj(hidden)).chunk(3, dim=-1)
         return q + _heads(att, att.q_bias), k, v + _heads(att, att.v_bias)
     return _heads(att, att.query_proj(hidden)), *project_memory(att, hidden)
 
 
-def project_queries(att: Any, hidden: Tensor) -> Tensor:
-    return project(att, hidden)[0] if hasattr(att, "in_proj") else _heads(att, att.query_proj(hidden))
+def project_queries(att: SelfAttention, hidden: Tensor) -> Tensor:
+    return project(att, hidden)[0] if is_fused(att) else _heads(att, att.query_proj(hidden))
 
 
-def project_memory(att: Any, hidden: Tensor) -> tuple[Tensor, Tensor]:
+def project_memory(att: SelfAttention, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Return only keys and values, for use with separate queries."""
-    if hasattr(att, "in_proj"):
+    if is_fused(att):
         return project(att, hidden)[1:]
     return _heads(att, att.key_proj(hidden)), _heads(att, att.value_proj(hidden))
 
 
-def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projected:
+def project_positions(att: SelfAttention, table: Tensor, terms: Sequence[str]) -> Projected:
     """Return Kr and Qr [rows, heads, d] of the relative table. Either is None if no term reads it."""
     to_key, to_query = position_projections(att)
     return (
@@ -52,21 +63,21 @@ def project_positions(att: Any, table: Tensor, terms: Sequence[str]) -> Projecte
     )
 
 
-def position_projections(att: Any) -> tuple[nn.Module | None, nn.Module | None]:
+def position_projections(att: SelfAttention) -> tuple[nn.Module | None, nn.Module | None]:
     """Return the layers that project the relative table to keys and to queries."""
-    if hasattr(att, "in_proj"):
+    if is_fused(att):
         return getattr(att, "pos_proj", None), getattr(att, "pos_q_proj", None)
     if att.share_att_key:
         return att.key_proj, att.query_proj
     return getattr(att, "pos_key_proj", None), getattr(att, "pos_query_proj", None)
 
 
-def _heads(att: Any, x: Tensor) -> Tensor:
+def _heads(att: SelfAttention, x: Tensor) -> Tensor:
     return x.unflatten(-1, (att.num_attention_heads, -1))
 
 
 # Cached projections per attention module, each with the state of the weights it was computed from.
-_cache: WeakKeyDictionary[nn.Module, tuple[Hashable, Projected]] = WeakKeyDictionary()
+_cache: WeakKeyDictionary[SelfAttention, tuple[Hashable, Projected]] = WeakKeyDictionary()
 _frozen: WeakSet[nn.Module] = WeakSet()
 
 
@@ -87,7 +98,9 @@ class RelativeTable:
     weights that the layer is about to read anyway.
     """
 
-    def __init__(self, encoder: Any, relative: RelativePositions, terms: Sequence[str], norm: bool, layout: Layout):
+    def __init__(
+        self, encoder: HasRelativeTable, relative: RelativePositions, terms: Sequence[str], norm: bool, layout: Layout
+    ):
         self.terms = tuple(terms)
         tracing = fixed_shapes()
         use_cache = not torch.is_grad_enabled() and not encoder.training and not tracing
@@ -98,9 +111,10 @@ class RelativeTable:
         """The rows that the layers project. None: use the cached projections. Gradient checkpointing passes these rows
         to each layer as an argument, so that gradients flow through them."""
         self._table_state = self._state(self._table_modules()) if use_cache else None
-        self._projected: dict[Any, Projected] = {}  # for this pass: the mask decoder runs one layer several times
+        self._projected: dict[SelfAttention, Projected] = {}
+        """Projections of this pass, because the mask decoder runs one layer several times."""
 
-    def project(self, att: Any, rows: Tensor | None = None) -> PositionTables:
+    def project(self, att: SelfAttention, rows: Tensor | None = None) -> PositionTables:
         """Project ``rows`` (default: ``self.rows``) for one attention module."""
         rows = self.rows if rows is None else rows
         if rows is not None:
@@ -111,7 +125,7 @@ class RelativeTable:
             projected = self._projected[att]
         return PositionTables(self.terms, *projected, self.relative)
 
-    def _cached(self, att: Any) -> Projected:
+    def _cached(self, att: SelfAttention) -> Projected:
         used = [layer for layer in position_projections(att) if layer is not None]
         state = self._state(used) if self._table_state is not None and all(map(_is_plain, used)) else None
         if state is None:

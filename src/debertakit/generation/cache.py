@@ -15,7 +15,8 @@ from transformers.cache_utils import Cache
 
 from debertakit.attention.layout import Layout
 from debertakit.config import DebertaConfig
-from debertakit.model import PackedInput, Recorder, Remember, pack_input
+from debertakit.model import UpdateCache
+from debertakit.padding import PackedInput, Recorder, pack_input
 
 
 @dataclass
@@ -27,8 +28,8 @@ class Chunk:
     kept_keys: Tensor | None
     """Flat indices of the real tokens in [batch, past + new]; None: all are real."""
 
-    def remember(self, cache: Cache | None, layers: int) -> list[Remember] | None:
-        """Return a function per layer that adds new keys and values to the cache and returns all cached ones."""
+    def cache_updates(self, cache: Cache | None, layers: int) -> list[UpdateCache] | None:
+        """Return one ``UpdateCache`` per layer, or None without a cache."""
         return None if cache is None else [partial(self._extend, cache, index) for index in range(layers)]
 
     def _extend(self, cache: Cache, index: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -96,8 +97,8 @@ def pack_chunk(
         read = read - layout.q_offsets.diff() if past else read
         if bool((prefix_lengths > read).any()):
             raise ValueError(
-                f"a prefix is read both ways, so in one piece: {prefix_lengths.tolist()} tokens of prefix, but "
-                f"{read.tolist()} tokens came in that piece"
+                f"the first chunk must contain the whole prefix: prefix_lengths is {prefix_lengths.tolist()}, but the "
+                f"first chunk has {read.tolist()} tokens"
             )
         if not past:
             layout = layout.prefix(prefix_lengths)

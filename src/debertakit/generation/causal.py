@@ -16,6 +16,7 @@ The config chooses where absolute positions are added, as in the paper's table 1
 """
 
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -26,10 +27,10 @@ from transformers.modeling_outputs import CausalLMOutputWithPast
 from transformers.utils import can_return_tuple
 
 from debertakit.config import DebertaConfig
-from debertakit.decoding import decode_masks
+from debertakit.decoding import read_rows
 from debertakit.generation.cache import Chunk, pack_chunk
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import IGNORED, Recorder
+from debertakit.padding import IGNORED, Recorder
 
 
 class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
@@ -41,13 +42,15 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         if config.conv_kernel_size > 0:
             raise ValueError(
                 f"conv_kernel_size={config.conv_kernel_size}: the convolution reads the next token, so this model "
-                "cannot write; use its encoder in DebertaForSeq2SeqLM.from_encoder"
+                "cannot generate text; use DebertaForSeq2SeqLM.from_encoder instead"
             )
         self.decodes_masks = config.causal_emd
         super().__init__(config)
 
     @classmethod
-    def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> Any:
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: str | Path | None, *args: object, **kwargs: Any
+    ) -> "DebertaForCausalLM":
         loaded = super().from_pretrained(pretrained_model_name_or_path, *args, **kwargs)
         model = loaded[0] if isinstance(loaded, tuple) else loaded
         with suppress(OSError, TypeError):  # no generation config was saved, or a state dict is being loaded
@@ -67,7 +70,7 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
         logits_to_keep: int = 0,
         output_attentions: bool | None = None,
         output_hidden_states: bool | None = None,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> CausalLMOutputWithPast:
         """Return next-token logits [batch, new, vocabulary], or only the last ``logits_to_keep`` of them if not 0.
 
@@ -111,13 +114,16 @@ class DebertaForCausalLM(DebertaForMaskedLM, GenerationMixin):
     def _read(self, chunk: Chunk, cache: Cache | None, rows: Tensor, recorder: Recorder) -> Tensor:
         """Compute hidden states of these packed rows (ascending), ready for the head."""
         config = self.config
-        remember = chunk.remember(cache, config.num_hidden_layers)
-        if not config.causal_emd:
-            return self.deberta.encode(chunk.packed, remember=remember, recorder=recorder).last[rows]
-        if recorder.attentions is not None:
-            raise ValueError("attentions are not kept with causal_emd: its last layer runs emd_steps times")
-        encoded = self.deberta.encode(
-            chunk.packed, depth=config.num_hidden_layers - 1, remember=remember, recorder=recorder
+        if config.causal_emd and recorder.attentions is not None:
+            raise ValueError("attentions are not available with causal_emd: the last layer runs emd_steps times")
+        decoded, plain = read_rows(
+            self.deberta,
+            chunk.packed,
+            decoded=rows if config.causal_emd else None,
+            plain=None if config.causal_emd else rows,
+            recorder=recorder,
+            cache_updates=chunk.cache_updates(cache, config.num_hidden_layers),
         )
-        last = None if remember is None else remember[-1]
-        return decode_masks(self.deberta, encoded.last, rows, chunk.packed, last)
+        hidden = decoded if config.causal_emd else plain
+        assert hidden is not None
+        return hidden

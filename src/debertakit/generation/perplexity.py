@@ -10,13 +10,16 @@ at the beginning of the text.
 """
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import PreTrainedModel
+
+from debertakit.protocols import Tokenizer
 
 BATCH_TOKENS = 8192
 
@@ -31,7 +34,7 @@ class Perplexity:
 
 @torch.inference_mode()
 def perplexity(
-    model: Any, tokenizer: Any, text: str | Path, window: int | None = None, stride: int | None = None
+    model: PreTrainedModel, tokenizer: Tokenizer, text: str | Path, window: int | None = None, stride: int | None = None
 ) -> Perplexity:
     """Compute the perplexity of a text or a text file (a ``Path``). ``model``: any causal LM of transformers or ours.
 
@@ -45,7 +48,7 @@ def perplexity(
     window = model.config.max_position_embeddings if window is None else window
     stride = max(window // 2, 1) if stride is None else stride
     if not 1 <= stride <= window:
-        raise ValueError(f"stride={stride} needs to be from 1 to window={window}, or tokens would be left out")
+        raise ValueError(f"stride={stride} must be between 1 and window={window}, or tokens would be skipped")
     model.eval()
     nll = sum(float(_score(model, block, scored)) for block, scored in _blocks(_framed(ids, tokenizer), window, stride))
     return Perplexity(
@@ -56,14 +59,14 @@ def perplexity(
     )
 
 
-def _framed(ids: Tensor, tokenizer: Any) -> Tensor:
+def _framed(ids: Tensor, tokenizer: Tokenizer) -> Tensor:
     start = tokenizer.cls_token_id if tokenizer.cls_token_id is not None else tokenizer.bos_token_id
     if start is None:
-        raise ValueError("this tokenizer has neither [CLS] nor a start token: nothing to predict the first token from")
+        raise ValueError("this tokenizer has neither [CLS] nor a start token: the first token has no context")
     return torch.cat([ids.new_tensor([start]), ids])
 
 
-def _blocks(framed: Tensor, window: int, stride: int):
+def _blocks(framed: Tensor, window: int, stride: int) -> Iterator[tuple[Tensor, int]]:
     """Yield rows [n, width + 1] of start token and text, and the number of tokens to score at the end of each row."""
     start, ids = framed[:1], framed[1:]
     first = min(window, len(ids))
@@ -77,7 +80,7 @@ def _blocks(framed: Tensor, window: int, stride: int):
         yield torch.cat([start, ids[-window:]])[None], rest
 
 
-def _score(model: Any, block: Tensor, scored: int) -> Tensor:
+def _score(model: PreTrainedModel, block: Tensor, scored: int) -> Tensor:
     block = block.to(model.device)
     logits = model(input_ids=block[:, :-1], logits_to_keep=scored).logits
     return F.cross_entropy(logits.flatten(0, 1).float(), block[:, -scored:].flatten(), reduction="sum")

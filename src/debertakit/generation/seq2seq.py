@@ -18,9 +18,10 @@ Encoder and decoder share the word embeddings, which are also the output matrix.
 from any DeBERTa checkpoint: its layers are copied from the encoder's, its cross-attention from self-attention.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -44,17 +45,17 @@ from debertakit.config import DebertaConfig
 from debertakit.generation.cache import pack_chunk
 from debertakit.heads import DebertaForMaskedLM, LMHead, LMPredictions
 from debertakit.model import (
-    IGNORED,
     DebertaAttention,
     DebertaIntermediate,
     DebertaModel,
     DisentangledSelfAttention,
-    PackedInput,
-    Remember,
     ResidualOutput,
+    UpdateCache,
     attention_context,
     relative_table,
 )
+from debertakit.padding import IGNORED, PackedInput
+from debertakit.protocols import SelfAttention, Tokenizer
 
 
 class DebertaSeq2SeqConfig(PreTrainedConfig):
@@ -75,7 +76,7 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
     decoder_start_token_id: int = 1
     """[CLS]; source and target are both [CLS] ... [SEP]."""
 
-    def __post_init__(self, **kwargs: Any) -> None:
+    def __post_init__(self, **kwargs: object) -> None:
         if not isinstance(self.encoder, DebertaConfig):
             self.encoder = DebertaConfig.from_dict(self.encoder or DebertaConfig().to_dict())
         self.decoder_layers = self.decoder_layers or self.encoder.num_hidden_layers
@@ -124,7 +125,7 @@ def is_seq2seq(name: str | Path) -> bool:
     return model_type(name) == DebertaSeq2SeqConfig.model_type
 
 
-def special_ids(tokenizer: Any) -> dict[str, int]:
+def special_ids(tokenizer: Tokenizer) -> dict[str, int]:
     """Special token ids of the config, for texts [CLS] ... [SEP]."""
     begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     ids = {"bos_token_id": begin, "decoder_start_token_id": begin, "eos_token_id": end}
@@ -151,13 +152,13 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
         table: RelativeTable | None,
         config: DebertaConfig,
         crossing_config: DebertaConfig,
-        remember: Remember | None,
+        update_cache: UpdateCache | None,
     ) -> Tensor:
         queries = hidden if information is None else hidden + information
         att = self.attention.self
         memory = project_memory(att, hidden)
-        if remember is not None:
-            memory = remember(*memory)
+        if update_cache is not None:
+            memory = update_cache(*memory)
         context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table, table_rows)
         attended = self.attention.output(context, queries)
         att = self.cross_attention.self
@@ -171,7 +172,8 @@ class DebertaDecoder(nn.Module):
 
     def __init__(self, config: DebertaSeq2SeqConfig):
         super().__init__()
-        self.layer: Any = nn.ModuleList(DebertaDecoderLayer(config) for _ in range(config.decoder_layers))
+        layers = nn.ModuleList(DebertaDecoderLayer(config) for _ in range(config.decoder_layers))
+        self.layer = cast(Sequence[DebertaDecoderLayer], layers)
         shape = config.encoder
         self.position_embeddings = nn.Embedding(shape.max_position_embeddings, shape.hidden_size)
         if shape.relative_attention:
@@ -208,7 +210,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_encoder(
-        cls, path: Any, decoder_layers: int | None = None, tokenizer: Any = None, **kwargs: Any
+        cls, path: str | Path, decoder_layers: int | None = None, tokenizer: Tokenizer | None = None, **kwargs: Any
     ) -> "DebertaForSeq2SeqLM":
         """Create DeBERTa-D from a DeBERTa checkpoint: a folder, a file or a hub name, as in ``from_pretrained``.
 
@@ -248,10 +250,10 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
     def get_input_embeddings(self) -> nn.Module:
         return self.encoder.embeddings.word_embeddings
 
-    def set_input_embeddings(self, value: Any) -> None:
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
         self.encoder.embeddings.word_embeddings = value
 
-    def resize_token_embeddings(self, *args: Any, **kwargs: Any) -> nn.Embedding:
+    def resize_token_embeddings(self, *args: object, **kwargs: object) -> nn.Embedding:
         table = super().resize_token_embeddings(*args, **kwargs)
         self.lm_predictions.lm_head.resize(table.num_embeddings)
         return table
@@ -275,7 +277,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         labels: Tensor | None = None,  # [batch, new], the target text; -100 is ignored
         use_cache: bool | None = None,
         logits_to_keep: int = 0,
-        **kwargs: Any,
+        **kwargs: object,
     ) -> Seq2SeqLMOutput:
         """Return logits [batch, new, vocabulary]; in training, of the labelled tokens only: [labelled, vocabulary]."""
         if use_cache and past_key_values is None:
@@ -286,7 +288,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             if decoder_attention_mask is None:  # tokens after the last label predict nothing
                 decoder_attention_mask = (labels != IGNORED).flip(-1).cummax(-1).values.flip(-1)
         if decoder_input_ids is None:
-            raise ValueError("give decoder_input_ids, or labels to make them from")
+            raise ValueError("pass decoder_input_ids, or labels to create them from")
 
         if encoder_outputs is None:
             encoder_outputs = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds)
@@ -300,8 +302,8 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
                 cells, targets = cells.flatten()[wanted], targets[wanted]
         source = Source.of(states, attention_mask, past_key_values)
         own = None if past_key_values is None else past_key_values.self_attention_cache
-        remember = chunk.remember(own, self.config.decoder_layers)
-        hidden = self.decode(chunk.packed, source, remember)[cells.flatten()]
+        cache_updates = chunk.cache_updates(own, self.config.decoder_layers)
+        hidden = self.decode(chunk.packed, source, cache_updates)[cells.flatten()]
         logits = self.lm_predictions.lm_head(hidden, self.get_input_embeddings().weight)
         loss = None
         if targets is not None:
@@ -313,7 +315,9 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
             encoder_last_hidden_state=states,
         )
 
-    def decode(self, packed: PackedInput, source: "Source", remember: list[Remember] | None = None) -> Tensor:
+    def decode(
+        self, packed: PackedInput, source: "Source", cache_updates: Sequence[UpdateCache] | None = None
+    ) -> Tensor:
         """Compute hidden states [T, hidden] of target tokens in a causal layout."""
         config = self.config.encoder
         table = relative_table(self.decoder, config, packed.layout)
@@ -331,7 +335,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
                 table=table,
                 config=config,
                 crossing_config=self._crossing_config,
-                remember=None if remember is None else remember[index],
+                update_cache=None if cache_updates is None else cache_updates[index],
             )
         return hidden
 
@@ -364,7 +368,7 @@ class Source:
             own = Layout.rectangular(own.sequences, own.max_k, own.k_offsets.device)
         return replace(layout, k_offsets=own.k_offsets, k_positions=own.k_positions, max_k=own.max_k, visible=visible)
 
-    def memory(self, att: Any, index: int) -> tuple[Tensor, Tensor]:
+    def memory(self, att: SelfAttention, index: int) -> tuple[Tensor, Tensor]:
         """Return keys and values [rows, heads, d] for decoder layer ``index``."""
         if self.cache is None:
             return project_memory(att, self.rows)

@@ -25,6 +25,7 @@ from transformers.utils import ModelOutput
 
 from debertakit import heads
 from debertakit.config import DebertaConfig
+from debertakit.decoding import encoder_depth
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
 from debertakit.loading import copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
@@ -52,10 +53,9 @@ def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> O
 
 def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> Outputs:
     graph, config, head = encoder.graph, model.config, model.lm_predictions.lm_head
+    hidden = encoder.encode(segments, depth=encoder_depth(config))
     if config.emd_steps > 0:
-        hidden = encoder.decode(encoder.encode(segments, depth=config.num_hidden_layers - 1))
-    else:
-        hidden = encoder.encode(segments)
+        hidden = encoder.decode(hidden)
     hidden = graph.activation(graph.dense(hidden, "head.dense", head.dense), config.hidden_act)
     hidden = graph.norm(hidden, "head.norm", head.LayerNorm)
     words = graph.constant("embeddings.words", model.deberta.embeddings.word_embeddings.weight)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from debertakit.attention.layout import Layout
 from debertakit.attention.projections import project
-from debertakit.model import DebertaConv, DebertaModel, relative_table
+from debertakit.model import DebertaConv, DebertaLayer, DebertaModel, DisentangledSelfAttention, relative_table
 
 if TYPE_CHECKING:
     import onnx
@@ -156,6 +156,7 @@ class EncoderGraph:
             rows = look_up("segments", embeddings.token_type_embeddings, graph.op("Reshape", segments, flat))
             x = graph.op("Add", x, rows)
         if embeddings.position_biased_input:
+            assert embeddings.position_embeddings is not None
             x = self.add_columns(x, look_up("positions", embeddings.position_embeddings, self.columns))
         if embeddings.embed_proj is not None:
             x = graph.dense(x, "embeddings.projection", embeddings.embed_proj)
@@ -191,7 +192,7 @@ class EncoderGraph:
                 x = self.convolve(self.model.encoder.conv, embedded, x)
         return self.graph.op("Gather", self.rectangle(x), self.graph.number(0), axis=1) if first_token else x
 
-    def memory(self, name: str, layer: Any, x: str) -> Memory:
+    def memory(self, name: str, layer: DebertaLayer, x: str) -> Memory:
         graph, scale = self.graph, self.config.attention_scale
         _, key, value = self.projections(layer.attention.self)
         keys = self.heads(graph.linear(x, f"{name}.key", *key), [0, 2, 3, 1])
@@ -202,7 +203,7 @@ class EncoderGraph:
         reached = self.in_reach(graph.constant(f"{name}.position_query", table.transpose(0, 1)), axis=1)
         return Memory(keys, values, graph.op("MatMul", reached, keys))
 
-    def projections(self, att: nn.Module) -> list[tuple[Tensor, Tensor]]:
+    def projections(self, att: DisentangledSelfAttention) -> list[tuple[Tensor, Tensor]]:
         """Query, key and value projections. Each layer needs them twice; caching only one layer saves memory."""
         if self._projected[0] is not att:
             self._projected = (att, effective_projections(att, self.config.hidden_size))
@@ -211,7 +212,7 @@ class EncoderGraph:
     def in_reach(self, table: str, axis: int) -> str:
         return self.graph.op("Slice", table, self.first_row, self.end_row, self.graph.integers(axis))
 
-    def layer(self, name: str, layer: Any, x: str, memory: Memory, index: str) -> str:
+    def layer(self, name: str, layer: DebertaLayer, x: str, memory: Memory, index: str) -> str:
         """Run one layer. ``x`` [rows, hidden] is both the query input and the residual."""
         graph, op, scale = self.graph, self.graph.op, self.config.attention_scale
         weight, bias = self.projections(layer.attention.self)[0]
@@ -237,6 +238,7 @@ class EncoderGraph:
     def decode(self, below: str) -> str:
         """Run the Enhanced Mask Decoder on all rows (decoding.py). ``below``: output of the second-to-last layer."""
         graph, embeddings = self.graph, self.model.embeddings
+        assert embeddings.position_embeddings is not None
         count = embeddings.position_embeddings.num_embeddings
         absolute = graph.constant("absolute positions", embeddings.absolute(torch.arange(count)))
         columns = graph.op("Min", self.columns, graph.number(count - 1))
@@ -268,7 +270,7 @@ class EncoderGraph:
         return self.graph.op("Transpose", self.graph.op("Reshape", x, shape), perm=order)
 
 
-def effective_projections(att: nn.Module, width: int) -> list[tuple[Tensor, Tensor]]:
+def effective_projections(att: DisentangledSelfAttention, width: int) -> list[tuple[Tensor, Tensor]]:
     """Recover weight [in, out] and bias of queries, keys and values, fused or separate, by projecting I and 0."""
     att = copy.deepcopy(att).double()  # so that subtracting the bias loses no precision
     probe = torch.cat([torch.eye(width, dtype=torch.double), torch.zeros(1, width, dtype=torch.double)])

@@ -22,7 +22,7 @@ from transformers import (
 )
 
 from debertakit.config import DebertaConfig
-from debertakit.decoding import decode_masks
+from debertakit.decoding import read_rows
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, Source, special_ids
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaPreTrainedModel
@@ -68,17 +68,7 @@ class DebertaBackbone:
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Skip the last layer if only decoded rows are requested: the mask decoder reads the layer below."""
-        encoder, packed = self.model.deberta, view.packed()
-        if decoded is None or self.config.emd_steps <= 0:
-            last = encoder.encode(packed).last
-            return None if decoded is None else last[decoded], None if plain is None else last[plain]
-        if plain is None:
-            below, read = encoder.encode(packed, depth=self.config.num_hidden_layers - 1).last, None
-        else:
-            encoded = encoder.encode(packed)
-            below, read = encoded.below, encoded.last[plain]
-        return decode_masks(encoder, below, decoded, packed), read
+        return read_rows(self.model.deberta, view.packed(), decoded=decoded, plain=plain)
 
     def word_table(self) -> Tensor:
         return self.model.deberta.embeddings.word_embeddings.weight
