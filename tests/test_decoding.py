@@ -1,9 +1,10 @@
 import pytest
 import torch
 
-from debertakit.decoding import enhanced_mask_decoder
+from debertakit.decoding import ALL, enhanced_mask_decoder, read_rows
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import encode, pack_input
+from debertakit.model import DebertaLayer, encode
+from debertakit.padding import pack_input
 from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
@@ -27,6 +28,30 @@ def test_masked_rows_alone_give_what_all_rows_give(name):
     every = model.predict(packed)
     some = model.predict(packed, rows)
     torch.testing.assert_close(some, every[rows], atol=2e-5, rtol=0)
+
+
+def test_decoded_and_plain_rows_together_equal_each_alone():
+    model = randomise(DebertaForMaskedLM(small())).deberta
+    packed = pack_input(model.config, torch.randint(1, 101, (2, 8)), None)
+    masked, first = torch.tensor([1, 5, 9]), torch.tensor([0, 8])
+    together = read_rows(model, packed, decoded=masked, plain=first)
+    alone = read_rows(model, packed, decoded=masked)[0], read_rows(model, packed, plain=first)[1]
+    for found, expected in zip(together, alone, strict=True):
+        assert torch.equal(found, expected)
+    torch.testing.assert_close(read_rows(model, packed, decoded=ALL)[0][masked], together[0], atol=2e-5, rtol=0)
+    assert read_rows(model, packed, decoded=masked)[1] is None
+
+
+def test_the_last_layer_runs_only_if_its_rows_are_requested(monkeypatch):
+    model = randomise(DebertaForMaskedLM(small())).deberta
+    packed = pack_input(model.config, torch.randint(1, 101, (2, 8)), None)
+    depths = []
+    monkeypatch.setattr(DebertaLayer, "forward", lambda self, hidden, rows, call: depths.append(self) or hidden)
+    rows = torch.tensor([3])
+    for requested, layers in (({"decoded": rows}, 1), ({"plain": rows}, 2), ({"decoded": rows, "plain": rows}, 2)):
+        depths.clear()
+        read_rows(model, packed, **requested)
+        assert len(depths) == layers
 
 
 def test_with_nothing_to_add_and_one_pass_it_is_the_last_layer():

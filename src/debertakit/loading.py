@@ -7,7 +7,8 @@
 
 A folder holds config.json, weights and tokenizer files in the format of transformers. ``finetune`` adds task.json
 (``TaskSettings``): how the texts were read and when a question counts as unanswerable. A folder that PEFT wrote holds
-an adapter (adapter_config.json) and names its base model; the adapter is merged when the network is loaded.
+an adapter (adapter_config.json) and names its base model; the adapter is merged when the network is loaded. The name of
+a hub model works like a folder, except for adapters.
 
 DeBERTa models use our classes, other encoders those of transformers. Weights are always loaded as fp32.
 """

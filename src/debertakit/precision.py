@@ -60,5 +60,5 @@ def precision_line(precision: Resolved, device: torch.device) -> str:
     return f"precision: {precision}"
 
 
-def autocast(precision: Resolved, device: torch.device) -> AbstractContextManager:
+def autocast(precision: Resolved, device: torch.device) -> AbstractContextManager[object]:
     return torch.autocast(device.type, torch.bfloat16) if precision == "bf16" else nullcontext()

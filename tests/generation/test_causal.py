@@ -8,9 +8,9 @@ from transformers import DynamicCache, TextStreamer
 
 from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import View
+from debertakit.padding import pack_input
 from debertakit.pretraining.trainee import Part, Trainee
 from tests.generation.material import VARIANTS, padded, text, writer
 from tests.models import randomise, small

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import Recorder, pack_input
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context, causal_view
 from debertakit.objectives.pairs import NO_PAIR
+from debertakit.padding import Recorder, pack_input
 from debertakit.pretraining.trainee import Trainee
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from debertakit.config import DebertaConfig
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import pack_input
+from debertakit.padding import pack_input
 from debertakit.pretraining import scale
 from debertakit.pretraining.recipes import recipe
 

@@ -90,10 +90,9 @@ class Layout:
         """Causal layout for cached decoding: the last ``queries`` of ``keys`` tokens in each sequence are queries."""
         steps = torch.arange(batch + 1, device=device, dtype=torch.int32)
         positions = torch.arange(keys, device=device, dtype=torch.int32)
-        asking = positions[keys - queries :].repeat(batch)
-        return cls(
-            steps * queries, steps * keys, asking, positions.repeat(batch), queries, keys, keys - 1, visible=asking + 1
-        )
+        q_positions, k_positions = positions[keys - queries :].repeat(batch), positions.repeat(batch)
+        visible = q_positions + 1
+        return cls(steps * queries, steps * keys, q_positions, k_positions, queries, keys, keys - 1, visible)
 
     @classmethod
     def tail_of_mask(cls, mask: Tensor, queries: int) -> tuple["Layout", Tensor, Tensor]:
@@ -102,22 +101,23 @@ class Layout:
         Padding may be anywhere. A token's position is the number of real tokens before it.
         """
         mask = mask.bool()
-        asked = mask[:, mask.shape[1] - queries :]
-        places = mask.cumsum(-1, dtype=torch.int32) - 1
-        asking = places[:, mask.shape[1] - queries :][asked]
-        q_lengths, k_lengths = (x.sum(-1, dtype=torch.int32) for x in (asked, mask))
+        first = mask.shape[1] - queries
+        q_mask = mask[:, first:]
+        positions = mask.cumsum(-1, dtype=torch.int32) - 1
+        q_positions = positions[:, first:][q_mask]
+        q_lengths, k_lengths = (x.sum(-1, dtype=torch.int32) for x in (q_mask, mask))
         longest = int(k_lengths.max())
         layout = cls(
             _offsets(q_lengths),
             _offsets(k_lengths),
-            asking,
-            places[mask],
+            q_positions,
+            positions[mask],
             int(q_lengths.max()),
             longest,
             max(longest - 1, 0),
-            visible=asking + 1,
+            visible=q_positions + 1,
         )
-        return layout, asked.flatten().nonzero().squeeze(-1), mask.flatten().nonzero().squeeze(-1)
+        return layout, q_mask.flatten().nonzero().squeeze(-1), mask.flatten().nonzero().squeeze(-1)
 
     def at_rows(self, rows: Tensor) -> "Layout":
         """Keep only these query rows (ascending), and all keys and values."""

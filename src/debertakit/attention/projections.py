@@ -78,7 +78,7 @@ def _heads(att: SelfAttention, x: Tensor) -> Tensor:
 
 # Cached projections per attention module, each with the state of the weights it was computed from.
 _cache: WeakKeyDictionary[SelfAttention, tuple[Hashable, Projected]] = WeakKeyDictionary()
-_frozen: WeakSet[nn.Module] = WeakSet()
+_frozen: WeakSet[object] = WeakSet()  # encoders of models whose weights no longer change
 
 
 def freeze_positions(model: nn.Module) -> None:

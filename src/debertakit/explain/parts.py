@@ -26,7 +26,8 @@ import torch
 from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
 from debertakit.loading import describe, longest_input
-from debertakit.model import DebertaModel, Recorder, pack_input, relative_table
+from debertakit.model import DebertaModel, relative_table
+from debertakit.padding import Recorder, pack_input
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,9 @@ def cells(subject: Subject, encoded: Encoded) -> int:
     return config.num_hidden_layers * config.num_attention_heads * len(encoded.tokens) ** 2 * (1 + parts)
 
 
-def _deberta_parts(backbone: Any, encoded: Any) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+def _deberta_parts(
+    backbone: DebertaModel, encoded: dict[str, torch.Tensor]
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
     config = backbone.config
     segments = encoded.get("token_type_ids") if config.type_vocab_size > 0 else None
     packed = pack_input(config, encoded["input_ids"], None, segments)

@@ -107,7 +107,7 @@ class DebertaSeq2SeqConfig(PreTrainedConfig):
         return self
 
     @property
-    def crossing(self) -> DebertaConfig:
+    def cross_attention(self) -> DebertaConfig:
         """Config of cross-attention: content only."""
         return DebertaConfig.from_dict({**self.encoder.to_dict(), "pos_att_type": []})
 
@@ -136,7 +136,7 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
     def __init__(self, config: DebertaSeq2SeqConfig):
         super().__init__()
         self.attention = DebertaAttention(config.encoder)
-        self.cross_attention = DebertaAttention(config.crossing)
+        self.cross_attention = DebertaAttention(config.cross_attention)
         self.intermediate = DebertaIntermediate(config.encoder)
         self.output = ResidualOutput(config.encoder.intermediate_size, config.encoder)
 
@@ -148,10 +148,10 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
         table_rows: Tensor | None,  # RelativeTable.rows
         *,
         layout: Layout,
-        crossing: Layout,
+        cross_layout: Layout,
         table: RelativeTable | None,
         config: DebertaConfig,
-        crossing_config: DebertaConfig,
+        cross_config: DebertaConfig,
         update_cache: UpdateCache | None,
     ) -> Tensor:
         queries = hidden if information is None else hidden + information
@@ -162,7 +162,7 @@ class DebertaDecoderLayer(GradientCheckpointingLayer):
         context = attention_context(att, (project_queries(att, queries), *memory), config, layout, table, table_rows)
         attended = self.attention.output(context, queries)
         att = self.cross_attention.self
-        context = attention_context(att, (project_queries(att, attended), *source), crossing_config, crossing, None)
+        context = attention_context(att, (project_queries(att, attended), *source), cross_config, cross_layout, None)
         attended = self.cross_attention.output(context, attended)
         return self.output(self.intermediate(attended), attended)
 
@@ -197,7 +197,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         self.encoder = DebertaModel(config.encoder)
         self.decoder = DebertaDecoder(config)
         self.lm_predictions = LMPredictions(config.encoder)
-        self._crossing_config = config.crossing
+        self._cross_config = config.cross_attention
         self.loss_type = "ForMaskedLM"  # plain cross-entropy: labels are not shifted
         self.post_init()
 
@@ -219,13 +219,13 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         if the checkpoint has them, the absolute positions and the language-model head. Texts begin and end with the
         [CLS] and [SEP] of ``tokenizer``, by default those of the released models.
         """
-        grown = DebertaForMaskedLM.from_pretrained(path, **kwargs)
-        encoder = grown.deberta
+        masked_lm = DebertaForMaskedLM.from_pretrained(path, **kwargs)
+        encoder = masked_lm.deberta
         special = {} if tokenizer is None else special_ids(tokenizer)
         config = DebertaSeq2SeqConfig(encoder=encoder.config, decoder_layers=decoder_layers or 0, **special)
         model = cls(config).to(encoder.dtype)
         model.encoder.load_state_dict(encoder.state_dict())
-        model.lm_predictions.load_state_dict(grown.lm_predictions.state_dict())
+        model.lm_predictions.load_state_dict(masked_lm.lm_predictions.state_dict())
         depth, layers = encoder.config.num_hidden_layers, config.decoder_layers
         for i, layer in enumerate(model.decoder.layer):
             parent = encoder.encoder.layer[-(-(i + 1) * depth // layers) - 1]
@@ -260,9 +260,9 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
         """Shift the target one position to the right, after the start token."""
-        moved = labels.new_full(labels.shape, self.config.decoder_start_token_id)
-        moved[:, 1:] = labels[:, :-1]
-        return moved.masked_fill(moved == IGNORED, self.config.pad_token_id)
+        shifted = labels.new_full(labels.shape, self.config.decoder_start_token_id)
+        shifted[:, 1:] = labels[:, :-1]
+        return shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
 
     @can_return_tuple
     def forward(
@@ -321,7 +321,7 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
         """Compute hidden states [T, hidden] of target tokens in a causal layout."""
         config = self.config.encoder
         table = relative_table(self.decoder, config, packed.layout)
-        crossing = source.seen_from(packed.layout)
+        cross_layout = source.seen_from(packed.layout)
         hidden = self.encoder.embeddings(packed.words, packed.positions)
         information = self.decoder.information(packed.positions)
         for index, layer in enumerate(self.decoder.layer):
@@ -331,10 +331,10 @@ class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
                 source.memory(layer.cross_attention.self, index),
                 None if table is None else table.rows,
                 layout=packed.layout,
-                crossing=crossing,
+                cross_layout=cross_layout,
                 table=table,
                 config=config,
-                crossing_config=self._crossing_config,
+                cross_config=self._cross_config,
                 update_cache=None if cache_updates is None else cache_updates[index],
             )
         return hidden

@@ -8,7 +8,8 @@ import torch
 
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Candidate, Filled, Result
-from debertakit.model import DebertaPreTrainedModel, pack_input
+from debertakit.model import DebertaPreTrainedModel
+from debertakit.padding import pack_input
 from debertakit.tasks.features import TokenRow
 
 __all__ = ["Candidate", "MaskFiller", "fill_mask"]

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from debertakit.attention.layout import Layout
-from debertakit.model import PackedInput
+from debertakit.padding import PackedInput
 from debertakit.text.masking import Masked, Masking, apply
 from debertakit.text.packing import PackedBatch
 from debertakit.text.shards import Shards
