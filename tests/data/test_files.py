@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.data.files import infer_kind, read_table
 from debertakit.data.problems import Problems
 from debertakit.data.tables import MAX_LINE, quoting_of
@@ -27,11 +27,14 @@ def read(path, **given_):
 def test_csv_with_quotes_commas_and_line_ends_in_cells(tmp_path):
     path = tmp_path / "a.csv"
     path.write_bytes(b'\xef\xbb\xbfid,Text,label\r\n7,"He said ""no"",\r\ntwice",yes\r\n\r\n8,plain,no\r\n')
-    assert read(path) == [Text("7", 'He said "no",\r\ntwice', label="yes"), Text("8", "plain", label="no")]
+    assert read(path) == [
+        TextExample("7", 'He said "no",\r\ntwice', label="yes"),
+        TextExample("8", "plain", label="no"),
+    ]
 
 
 def test_semicolons(tmp_path):
-    assert read(lines(tmp_path / "a.csv", "text;label", "a, b;x", "c;y"))[0] == Text("0", "a, b", label="x")
+    assert read(lines(tmp_path / "a.csv", "text;label", "a, b;x", "c;y"))[0] == TextExample("0", "a, b", label="x")
 
 
 def test_tsv_with_the_texts_own_quotes_and_with_a_spreadsheets(tmp_path):
@@ -74,7 +77,7 @@ def test_json_lines_json_and_parquet_agree(tmp_path):
     jsonl(tmp_path / "lines.jsonl", rows)
     jsonl(tmp_path / "lines.json", rows)
     Dataset.from_list(rows).to_parquet(tmp_path / "a.parquet")
-    expected = [Text("0", "a", "b", "1"), Text("1", "c", "d", "0")]
+    expected = [TextExample("0", "a", "b", "1"), TextExample("1", "c", "d", "0")]
     for path in sorted(tmp_path.iterdir()):
         assert read(path, pair="other") == expected, path.name
 
@@ -148,7 +151,7 @@ def test_tasks_of_ones_own(tmp_path):
     found = own_task(train, test=test, text="text", label="label")
     splits = found.read(tmp_path)
     assert (found.name, found.kind, found.metric) == ("own", "single-label", "accuracy")
-    assert splits["test"] == [Text("0", "unlabelled")]
+    assert splits["test"] == [TextExample("0", "unlabelled")]
     assert found.metric in found.score(splits["train"], ["yes"] * 40)
     found.write(tmp_path / "out.jsonl", splits["test"], ["yes"])
     assert json.loads((tmp_path / "out.jsonl").read_text()) == {"id": "0", "prediction": "yes"}
@@ -242,7 +245,7 @@ def test_labels_unseen_in_training(tmp_path, caplog):
     assert "dev.tsv, line 42: label unseen in training ('maybe'); skipped" in caplog.text
     with pytest.raises(ValueError, match=r"b.tsv, line 2: label unseen in training \('Yes'\); 1 of 1 rows"):
         read(tsv(tmp_path / "b.tsv", ("text", "label"), ("a", "Yes")), seen=train)
-    several = [Text("0", "t", label=("x", "y"))]
+    several = [TextExample("0", "t", label=("x", "y"))]
     with pytest.raises(ValueError, match=r"unseen in training \('z'\)"):
         read(tsv(tmp_path / "c.tsv", ("text", "label"), ("a", "x|z")), seen=several, separator="|")
 

@@ -1,12 +1,12 @@
 """The user's own files: tables of texts, tagged words, questions or options. The kind of task is inferred from them.
 
-    file                                       examples   kind
-    CSV, TSV, JSONL, JSON, Parquet             Text       regression if the labels are numbers with fractions,
-      with columns ``text``, ``label``                    multi-label if they are lists or ``separator`` joins them,
-                                                          else single-label
-      and ``options``                          Choice     choice
-    CoNLL, if ``text`` is not given            Tagged     tagging
-    SQuAD's .json, if ``text`` is not given    Question   qa
+    file                                       examples     kind
+    CSV, TSV, JSONL, JSON, Parquet             TextExample  regression if the labels are numbers with fractions,
+      with columns ``text``, ``label``                      multi-label if they are lists or ``separator`` joins them,
+                                                            else single-label
+      and ``options``                          Choice       choice
+    CoNLL, if ``text`` is not given            Tagged       tagging
+    SQuAD's .json, if ``text`` is not given    Question     qa
 
 Rows of dev and test whose label does not occur in training cannot be predicted. They are skipped and counted.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.data.choices import choices
-from debertakit.data.examples import Choice, Example, Kind, Tagged, Text, gold
+from debertakit.data.examples import Choice, Example, Kind, Tagged, TextExample, gold
 from debertakit.data.problems import LIMIT, Problems, shorten
 from debertakit.data.tables import SUFFIXES, TableRow, quoting_of, read_rows, table
 from debertakit.data.texts import Columns, Label, ReadLabel, blank, number, texts
@@ -33,10 +33,10 @@ def read_table(
     label: str | None = None,
     separator: str | None = None,
     kind: Kind | None = None,
-    seen: Sequence[Text] = (),
+    seen: Sequence[TextExample] = (),
     labels: Collection[str] | None = None,
     labelled: bool = True,
-) -> list[Text]:
+) -> list[TextExample]:
     """Read texts from a table.
 
     ``seen``: training examples, which fix the kind and the labels of the other files.
@@ -90,7 +90,7 @@ def infer_kind(labels: Sequence[Any]) -> Kind:
 def kind_of(examples: Sequence[Example]) -> Kind:
     """Infer the kind from examples that have been read."""
     first = examples[0]
-    if isinstance(first, Text):
+    if isinstance(first, TextExample):
         label = gold(first)
         return {tuple: "multi-label", float: "regression"}.get(type(label), "single-label")  # type: ignore[return-value]
     return "tagging" if isinstance(first, Tagged) else "choice" if isinstance(first, Choice) else "qa"
@@ -133,11 +133,11 @@ def _label_reader(kind: Kind, separator: str | None, known: Collection[str] | No
     return readers[kind]
 
 
-def _labels(examples: Sequence[Text]) -> set[str]:
+def _labels(examples: Sequence[TextExample]) -> set[str]:
     return {name for e in examples for name in (e.label if isinstance(e.label, tuple) else (str(e.label),))}
 
 
-def _not_free_text(path: Path, examples: Sequence[Text]) -> None:
+def _not_free_text(path: Path, examples: Sequence[TextExample]) -> None:
     labels = _labels(examples)
     if len(examples) >= 20 and len(labels) > len(examples) / 2:
         some = ", ".join(shorten(label) for label in sorted(labels)[:3])

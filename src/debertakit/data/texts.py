@@ -1,4 +1,4 @@
-"""Convert rows to ``Text`` examples: one or two texts and a label, under any of several column names."""
+"""Convert rows to ``TextExample``: one or two texts and a label, under any of several column names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Text
+from debertakit.data.examples import TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
@@ -34,10 +34,10 @@ class Columns:
 
 def reader(
     columns: Columns, label: ReadLabel, *, names: Sequence[str], patterns: Patterns = SPLITS, hub: str = ""
-) -> Callable[[Path], dict[str, list[Text]]]:
+) -> Callable[[Path], dict[str, list[TextExample]]]:
     """Make the ``read`` function of a task."""
 
-    def read(folder: Path) -> dict[str, list[Text]]:
+    def read(folder: Path) -> dict[str, list[TextExample]]:
         return read_splits(
             folder,
             lambda rows, problems, labelled: texts(rows, problems, columns, label, labelled),
@@ -53,9 +53,9 @@ def reader(
 
 def texts(
     rows: Iterator[TableRow], problems: Problems, columns: Columns, read_label: ReadLabel, labelled: bool
-) -> list[Text]:
+) -> list[TextExample]:
     """Convert rows. Empty texts and invalid labels are skipped; unlabelled test rows need a prediction and are kept."""
-    examples: list[Text] = []
+    examples: list[TextExample] = []
     required = [names for names in (columns.text, columns.pair, columns.label if labelled else ()) if names]
     for index, row in enumerate(rows):
         if index == 0:
@@ -73,7 +73,7 @@ def texts(
             problems.skip(row.number, *error.args)
             continue
         identity = lookup(values, columns.id)
-        examples.append(Text(str(len(examples) if blank(identity) else identity), text, pair, label))
+        examples.append(TextExample(str(len(examples) if blank(identity) else identity), text, pair, label))
     return examples
 
 

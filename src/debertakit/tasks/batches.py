@@ -16,7 +16,8 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from debertakit.data.examples import Kind
-from debertakit.tasks.features import IGNORED, TokenRow
+from debertakit.model import IGNORED
+from debertakit.tasks.features import TokenRow
 
 SORTED_STEPS = 16
 """Number of steps whose examples are sorted together, for models that need padding."""

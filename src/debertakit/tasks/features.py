@@ -1,11 +1,12 @@
 """Encode examples as rows of tokens.
 
-Text       [CLS] text [SEP]   or   [CLS] text [SEP] pair [SEP]
-Tagged     [CLS] w1 w2 w2' w3 [SEP]: the first piece of a word carries its tag, the other pieces have no label. A long
-           text is split into overlapping windows; each word is tagged in the window with the most context around it
-Question   [CLS] question [SEP] context [SEP]: a long context is split into overlapping windows. The label is the start
-           and end token of the answer, or [CLS] for both if the window does not contain the answer
-Choice     [CLS] text [SEP] pair option [SEP], once per option
+    TextExample  [CLS] text [SEP]   or   [CLS] text [SEP] pair [SEP]
+    Tagged       [CLS] w1 w2 w2' w3 [SEP]: the first piece of a word carries its tag, the other pieces have no label. A
+                 long text is split into overlapping windows; each word is tagged in the window with the most context
+                 around it
+    Question     [CLS] question [SEP] context [SEP]: a long context is split into overlapping windows. The label is the
+                 start and end token of the answer, or [CLS] for both if the window does not contain the answer
+    Choice       [CLS] text [SEP] pair option [SEP], once per option
 
 ``long`` says how to read a text that is longer than ``max_length``:
 
@@ -23,10 +24,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, Text
+from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, TextExample
+from debertakit.model import IGNORED
+from debertakit.text.characters import is_han
 
 Long = Literal["windows", "whole", "cut"]
-IGNORED = -100
 UNLIMITED = 10**6
 """Maximum length for ``long="whole"``."""
 BATCH = 1000
@@ -65,7 +67,7 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class ExampleEncoder:
     """Encodes examples of one kind of task."""
 
     kind: Kind
@@ -108,7 +110,7 @@ class Encoder:
 
     # ------------------------------------------------------------------------------------------------------- texts
 
-    def _texts(self, batch: Sequence[Text], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
+    def _texts(self, batch: Sequence[TextExample], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
         texts = [(example.text, example.pair) for example in batch]
         if self.long == "windows":
             for index, ids, segments in self._windows(texts):
@@ -160,7 +162,7 @@ class Encoder:
             both[1 - longer] = both[1 - longer][: encoded[1 - longer][kept - 1][1]]
         return (both[0], both[1]), ("only_first", "only_second")[longer]
 
-    def _label(self, example: Text, strict: bool) -> Any:
+    def _label(self, example: TextExample, strict: bool) -> Any:
         if example.label is None:
             return None
         if self.kind == "regression":
@@ -264,7 +266,7 @@ def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[i
     """Yield the pieces of each word. A word that the tokenizer drops completely becomes one unknown token."""
     spaced = _loses_spaces(tokenizer)
     texts = [
-        [" " + word if spaced and place and not _chinese(word) else word for place, word in enumerate(example.words)]
+        [" " + word if spaced and place and not is_han(word[:1]) else word for place, word in enumerate(example.words)]
         for example in batch
     ]
     marker = tokenizer.convert_tokens_to_ids("▁")  # SentencePiece's space marker; Chinese has no spaces to mark
@@ -274,7 +276,7 @@ def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[i
         for piece, word in zip(encoded["input_ids"][number], encoded.word_ids(number), strict=True):
             words[word].append(piece)
         for word, pieces in enumerate(words):
-            if len(pieces) > 1 and pieces[0] == marker and _chinese(example.words[word]):
+            if len(pieces) > 1 and pieces[0] == marker and is_han(example.words[word][:1]):
                 del pieces[0]
             elif not pieces:
                 pieces.append(tokenizer.unk_token_id)
@@ -285,10 +287,6 @@ def _loses_spaces(tokenizer: Any) -> bool:
     """Whether words tokenised separately lose the space before them, which byte-level tokenizers encode in a word."""
     alone = tokenizer(["a", "b"], is_split_into_words=True)["input_ids"]
     return alone != tokenizer("a b")["input_ids"]
-
-
-def _chinese(word: str) -> bool:
-    return "\u3400" <= word[:1] <= "\u9fff" or "\U00020000" <= word[:1] <= "\U0003ffff"
 
 
 def _specials(tokenizer: Any) -> tuple[list[int], list[int]]:
@@ -329,7 +327,7 @@ def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[i
 def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longest: int) -> int:
     """Smallest multiple of 8 that fits 99.5 % of the examples, at most ``longest``."""
     step = max(1, len(examples) // SAMPLE)
-    whole = Encoder(kind, tokenizer, (), longest, "whole")
+    whole = ExampleEncoder(kind, tokenizer, (), longest, "whole")
     lengths = [len(ids) for row in whole.encode(examples[::step]).rows for ids in row.ids]
     fits = int(np.ceil(np.quantile(lengths, 0.995, method="inverted_cdf") / 8) * 8)
     return min(fits, longest)

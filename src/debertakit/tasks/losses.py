@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from debertakit.data.examples import Kind
-from debertakit.tasks.features import IGNORED
+from debertakit.model import IGNORED
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOWHERE = -1e4

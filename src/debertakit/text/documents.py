@@ -28,7 +28,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\ud
 
 
 @dataclass
-class Counts:
+class ReadingCounts:
     """Statistics of reading and cleaning, for the report and the manifest."""
 
     documents: int = 0
@@ -38,15 +38,15 @@ class Counts:
 
 
 @dataclass
-class Source:
-    """The inputs of a corpus, with the reading progress."""
+class DocumentReader:
+    """Reads the documents of a corpus. Keeps counts and the number of bytes read."""
 
     files: list[Path]
     root: Path | None
     hub: str | None = None
     text_field: str = "text"
     txt_document: TxtDocument = "blank-line"
-    counts: Counts = field(default_factory=Counts)
+    counts: ReadingCounts = field(default_factory=ReadingCounts)
     bytes_read: int = 0
 
     @property
@@ -113,10 +113,12 @@ class Source:
             yield True, _text_of(row, self.text_field, f"hf:{self.hub}, row {number}")
 
 
-def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line") -> Source:
+def open_documents(
+    corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line"
+) -> DocumentReader:
     """Find the inputs for a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
     if str(corpus).startswith("hf:"):
-        return Source([], None, str(corpus)[3:], text_field, txt_document)
+        return DocumentReader([], None, str(corpus)[3:], text_field, txt_document)
     root = Path(corpus)
     if not root.exists():
         raise ValueError(f"{root}: no such file or folder")
@@ -126,7 +128,7 @@ def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDoc
         raise ValueError(f"{root}: no corpus files in this folder (it reads {readable})")
     if not _format(files[0]):
         raise ValueError(f"{root}: not a format that can be read (it reads {readable})")
-    return Source(files, root, None, text_field, txt_document)
+    return DocumentReader(files, root, None, text_field, txt_document)
 
 
 def cut(text: str, size: int) -> Iterator[str]:

@@ -27,6 +27,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from debertakit.text.manifest import Vocabulary
 from debertakit.text.packing import PackedBatch
 
 Ints = NDArray[np.int64]
@@ -94,7 +95,7 @@ class Masked:
     """[M]: span number of each masked token, ascending; the tokens of a span are consecutive in the text."""
 
 
-def apply(batch: PackedBatch, masking: Masking, vocabulary: dict, *, seed: int, progress: float = 0.0) -> Masked:
+def apply(batch: PackedBatch, masking: Masking, vocabulary: Vocabulary, *, seed: int, progress: float = 0.0) -> Masked:
     """Corrupt a batch. ``vocabulary``: ``corpus.train.vocabulary``."""
     if vocabulary["mask"] is None:
         raise ValueError("masking needs a tokenizer with a [MASK] token")

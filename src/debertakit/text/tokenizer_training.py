@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from debertakit.text import documents
+from debertakit.text.documents import open_documents
 from debertakit.text.tokenizers import SPECIALS, byte_level, wrap
 from debertakit.text.unigram import SQUEEZE_SPACES, unigram
 
@@ -44,7 +44,7 @@ def train_tokenizer(
     """Train a tokenizer of at most `vocab_size` pieces, including special tokens. The same text gives the same pieces.
 
     source: a file or folder (str or Path), or an iterable in which a `Path` is a file or folder and a `str` is a text.
-        Files are streamed twice (all formats of `documents.source`). A one-shot iterator is kept in memory.
+        Files are streamed twice (all formats of `open_documents`). A one-shot iterator is kept in memory.
     kind: "unigram" is like DeBERTa v3 (SentencePiece, NFKC, byte fallback), "bpe" is like v1 (GPT-2's byte level),
         "wordpiece" is like BERT (splits Chinese characters and punctuation; decoding does not restore the spaces).
         Rare characters, `1 - COVERAGE` of the text, get no piece: unigram encodes them as bytes, wordpiece as [UNK].
@@ -62,7 +62,7 @@ def train_tokenizer(
 def _texts(source: Iterable[str | Path]) -> Iterator[str]:
     for item in source:
         if isinstance(item, Path):
-            yield from (text for _, text in documents.source(item).pieces())
+            yield from (text for _, text in open_documents(item).pieces())
         else:
             yield item
 

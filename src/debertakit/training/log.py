@@ -5,6 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from debertakit.files import write_text
+
 
 class Log:
     """Log of one run, on the main process only. Old records after step ``since`` are dropped: the run was cut off."""
@@ -12,7 +14,7 @@ class Log:
     def __init__(self, folder: Path, tracker: str, total: float, unit: str, since: int):
         self.path = folder / "log.jsonl"
         kept = [record for record in read(self.path) if record["step"] <= since]
-        self.path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.file = self.path.open("a", encoding="utf-8")
         self.unit = unit
         self.tracker, self.close_tracker = _tracker(tracker, folder)

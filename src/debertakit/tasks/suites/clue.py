@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.data import squad
-from debertakit.data.examples import Tagged, Text
+from debertakit.data.examples import Tagged, TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
@@ -89,10 +89,10 @@ def _character_tags(text: str, label: dict, number: int | str, problems: Problem
     return tuple(tags)
 
 
-def _writer(value: Callable[[str], str]) -> Callable[[Path, Sequence[Text], Sequence[str]], None]:
+def _writer(value: Callable[[str], str]) -> Callable[[Path, Sequence[TextExample], Sequence[str]], None]:
     """Write one {"id": ..., "label": ...} per line, in the order of the test file."""
 
-    def write(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+    def write(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
         with path.open("w", encoding="utf-8") as file:
             for example, prediction in zip(examples, predictions, strict=True):
                 file.write(json.dumps({"id": int(example.id), "label": value(prediction)}) + "\n")
@@ -111,7 +111,7 @@ def _write_cluener(path: Path, examples: Sequence[Tagged], predictions: Sequence
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _write_sentiment(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+def _write_sentiment(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write("qid\tlabel\n")
         file.writelines(

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Choice, Text
+from debertakit.data.examples import Choice, TextExample
 from debertakit.data.folders import read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow, collect
@@ -35,7 +35,7 @@ _NLI = Columns(("premise",), ("hypothesis",))
 _WIC_COPY = re.compile(r"Word: (.*?)\. Sentence 1: (.*?) Sentence 2: (.*)", re.DOTALL)
 
 
-def _wic(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _wic(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     columns = Columns(("first",), ("sentence2",))
     return texts(_wic_sentences(rows, problems), problems, columns, one_of(BOOLEAN, BOOLEAN), labelled)
 
@@ -55,7 +55,7 @@ def _wic_sentences(rows: Iterator[TableRow], problems: Problems) -> Iterator[Tab
         yield TableRow(number, {**values, "first": first, "sentence2": sentence2})
 
 
-def _wsc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _wsc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     columns = Columns(("marked",), ("replaced",))
     return texts(_wsc_pairs(rows, problems), problems, columns, one_of(BOOLEAN, BOOLEAN), labelled)
 
@@ -86,11 +86,11 @@ def _place(text: str, span: str, index: int) -> int | None:
     return min(places, key=lambda place: abs(place - wanted), default=None)
 
 
-def _multirc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _multirc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     return collect(rows, problems, lambda row: _judgements(row.values, labelled))
 
 
-def _judgements(values: dict[str, Any], labelled: bool) -> list[Text]:
+def _judgements(values: dict[str, Any], labelled: bool) -> list[TextExample]:
     passage, read_label, examples = values["passage"], one_of(BINARY, BINARY), []
     for question in passage["questions"]:
         group = f"{values['idx']}-{question['idx']}"
@@ -99,7 +99,7 @@ def _judgements(values: dict[str, Any], labelled: bool) -> list[Text]:
             if labelled and label is None:
                 raise ValueError("no label")
             pair = f"{question['question']} {answer['text']}".strip()
-            examples.append(Text(f"{group}-{answer['idx']}", passage["text"].strip(), pair, label, group))
+            examples.append(TextExample(f"{group}-{answer['idx']}", passage["text"].strip(), pair, label, group))
     return examples
 
 
@@ -163,7 +163,7 @@ def one_right(example: Choice) -> Choice:
 
 
 def _text(columns: Columns, labels: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Any:
-    def read(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+    def read(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
         return texts(rows, problems, columns, one_of(labels, numbers or labels), labelled)
 
     return read
@@ -196,7 +196,7 @@ def _writer(value: Callable[[Any, Any], Any]) -> Callable[[Path, Sequence[Any], 
     return write
 
 
-def _write_multirc(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+def _write_multirc(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
     passages: dict[int, dict[int, list[dict[str, int]]]] = {}
     for example, prediction in zip(examples, predictions, strict=True):
         passage, question, answer = map(int, example.id.split("-"))
