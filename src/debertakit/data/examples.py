@@ -61,6 +61,14 @@ class Choice:
 
 
 Example = TextExample | Tagged | Question | Choice
+EXAMPLE_CLASSES: dict[Kind, type[Example]] = {
+    "single-label": TextExample,
+    "multi-label": TextExample,
+    "regression": TextExample,
+    "tagging": Tagged,
+    "qa": Question,
+    "choice": Choice,
+}
 
 
 def gold(example: Example) -> Any:

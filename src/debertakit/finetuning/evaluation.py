@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Choice, Kind, Question, Tagged, TextExample, gold
+from debertakit.data.examples import EXAMPLE_CLASSES, Kind, gold
 from debertakit.data.files import kind_of
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
 from debertakit.loading import SavedModel, describe, longest_input
@@ -23,7 +23,6 @@ from debertakit.tasks.features import ExampleEncoder, Long, TokenRow
 from debertakit.tasks.own import SCORES, own_task
 from debertakit.tasks.task import Task
 
-CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
 
 
@@ -129,7 +128,7 @@ def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[T
     kind = saved.kind
     task = own_task(None, file, kind=kind, labels=saved.labels or None, **columns)
     examples = task.read(Path())["dev"]
-    if not isinstance(examples[0], CLASSES.get(kind, TextExample)):
+    if not isinstance(examples[0], EXAMPLE_CLASSES[kind]):
         raise ValueError(f"{model} is a model for {kind}, and {file} is read as {kind_of(examples)}")
     return replace(task, labels=None), examples
 
@@ -168,7 +167,7 @@ def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
     """Return examples and one prediction for each."""
     if not path.is_file():
         raise ValueError(f"no predictions at {path}")
-    cls = CLASSES.get(kind, TextExample)
+    cls = EXAMPLE_CLASSES[kind]
     examples, values = [], []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

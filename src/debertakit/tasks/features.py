@@ -26,11 +26,19 @@ import numpy as np
 
 from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, TextExample
 from debertakit.model import IGNORED
+from debertakit.protocols import Tokenizer
 from debertakit.text.characters import is_han
 
 Long = Literal["windows", "whole", "cut"]
 UNLIMITED = 10**6
 """Maximum length for ``long="whole"``."""
+RowLabel = int | float | list[int] | list[float]
+"""single-label, choice: int
+regression: float
+multi-label: a float per label
+tagging: an int per token
+qa: [start, end] tokens
+"""
 BATCH = 1000
 SAMPLE = 5000
 """About this many examples are sampled to choose the maximum length."""
@@ -43,13 +51,7 @@ class TokenRow:
     ids: list[list[int]]
     """Token ids: one sequence; for Choice, one sequence per option."""
     segments: list[list[int]] | None = None
-    label: Any = None
-    """single-label, choice: int
-    regression: float
-    multi-label: a float per label
-    tagging: an int per token
-    qa: [start, end] tokens
-    """
+    label: RowLabel | None = None
     places: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     """Tagged: (word, token) pairs. Question: each token's (start, end) characters in the context, -1 outside it."""
 
@@ -71,7 +73,7 @@ class ExampleEncoder:
     """Encodes examples of one kind of task."""
 
     kind: Kind
-    tokenizer: Any
+    tokenizer: Tokenizer
     labels: tuple[str, ...]
     max_length: int
     long: Long | None = None
@@ -100,13 +102,15 @@ class ExampleEncoder:
         return Features(rows, cut)
 
     def _rows(self, batch: Sequence[Any], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
-        if self.kind == "tagging":
-            return self._tagged(batch, strict)
-        if self.kind == "qa":
-            return self._questions(batch)
-        if self.kind == "choice":
-            return self._choices(batch)
-        return self._texts(batch, strict)
+        match self.kind:
+            case "single-label" | "multi-label" | "regression":
+                return self._texts(batch, strict)
+            case "tagging":
+                return self._tagged(batch, strict)
+            case "qa":
+                return self._questions(batch)
+            case "choice":
+                return self._choices(batch)
 
     # ------------------------------------------------------------------------------------------------------- texts
 
@@ -162,18 +166,16 @@ class ExampleEncoder:
             both[1 - longer] = both[1 - longer][: encoded[1 - longer][kept - 1][1]]
         return (both[0], both[1]), ("only_first", "only_second")[longer]
 
-    def _label(self, example: TextExample, strict: bool) -> Any:
-        if example.label is None:
-            return None
-        if self.kind == "regression":
-            return float(example.label)  # type: ignore[arg-type]
-        if self.kind == "multi-label":
-            assert isinstance(example.label, tuple)
-            given = {self._index(label, example.id, strict) for label in example.label}
+    def _label(self, example: TextExample, strict: bool) -> RowLabel | None:
+        label = example.label
+        if self.kind == "regression" and label is not None:
+            return float(label)  # type: ignore[arg-type]
+        if isinstance(label, tuple):  # multi-label
+            given = {self._index(name, example.id, strict) for name in label}
             return [float(index in given) for index in range(len(self.labels))]
-        return self._index(example.label, example.id, strict)
+        return None if label is None else self._index(label, example.id, strict)
 
-    def _index(self, label: Any, owner: str, strict: bool) -> int:
+    def _index(self, label: object, owner: str, strict: bool) -> int:
         if label in self.labels:
             return self.labels.index(label)
         if strict:
@@ -198,7 +200,7 @@ class ExampleEncoder:
                 own = [word for word, owner in enumerate(owners) if owner == number]
                 places = np.array([(word, firsts[word] - start + len(before)) for word in own], dtype=np.int64)
                 tokens = [*before, *ids[start : start + room], *after]
-                label = None
+                label: list[int] | None = None
                 if example.tags is not None:
                     label = [IGNORED] * len(tokens)
                     for word, place in places.reshape(-1, 2):
@@ -248,9 +250,13 @@ class ExampleEncoder:
 
 def long_modes(kind: Kind) -> tuple[Long, ...]:
     """Values of ``long`` that a kind supports; the first one is the default."""
-    if kind in ("tagging", "qa"):
-        return ("windows", "whole")
-    return ("cut", "whole") if kind == "choice" else ("windows", "whole", "cut")
+    match kind:
+        case "single-label" | "multi-label" | "regression":
+            return ("windows", "whole", "cut")
+        case "tagging" | "qa":
+            return ("windows", "whole")
+        case "choice":
+            return ("cut", "whole")
 
 
 def _stripped(text: str, pair: str | None) -> str | tuple[str, str]:
@@ -262,7 +268,7 @@ def _option_text(example: Choice, option: str) -> tuple[str, str | None]:
     return (example.text, second) if example.text.strip() else (second, None)
 
 
-def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[int]]]:
+def word_pieces(batch: Sequence[Tagged], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """Yield the pieces of each word. A word that the tokenizer drops completely becomes one unknown token."""
     spaced = _loses_spaces(tokenizer)
     texts = [
@@ -283,13 +289,13 @@ def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[i
         yield words
 
 
-def _loses_spaces(tokenizer: Any) -> bool:
+def _loses_spaces(tokenizer: Tokenizer) -> bool:
     """Whether words tokenised separately lose the space before them, which byte-level tokenizers encode in a word."""
     alone = tokenizer(["a", "b"], is_split_into_words=True)["input_ids"]
     return alone != tokenizer("a b")["input_ids"]
 
 
-def _specials(tokenizer: Any) -> tuple[list[int], list[int]]:
+def _specials(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Special tokens before and after a single text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
@@ -324,7 +330,7 @@ def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[i
     return [int(first[0]), int(last[-1])] if len(first) and len(last) else [nowhere, nowhere]
 
 
-def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longest: int) -> int:
+def choose_length(kind: Kind, tokenizer: Tokenizer, examples: Sequence[Example], longest: int) -> int:
     """Smallest multiple of 8 that fits 99.5 % of the examples, at most ``longest``."""
     step = max(1, len(examples) // SAMPLE)
     whole = ExampleEncoder(kind, tokenizer, (), longest, "whole")
@@ -335,16 +341,16 @@ def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longe
 
 def find_labels(kind: Kind, examples: Sequence[Any]) -> tuple[str, ...]:
     """Labels of the training data in logit order, or () for kinds without labels."""
-    if kind == "single-label":
-        found = {example.label for example in examples}
-    elif kind == "multi-label":
-        found = {label for example in examples for label in example.label}
-    elif kind == "tagging":
-        found = {tag for example in examples for tag in example.tags}
-        return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
-    else:
-        return ()
-    return tuple(sorted(found, key=_natural))
+    match kind:
+        case "single-label":
+            return tuple(sorted({example.label for example in examples}, key=_natural))
+        case "multi-label":
+            return tuple(sorted({label for example in examples for label in example.label}, key=_natural))
+        case "tagging":
+            tags = {tag for example in examples for tag in example.tags}
+            return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
+        case "regression" | "qa" | "choice":
+            return ()
 
 
 def _natural(label: str) -> tuple[float, str]:
