@@ -216,7 +216,7 @@ def test_many_bad_rows_are_refused_in_one_line(tmp_path):
         ({"text": "txt"}, "train.tsv: no column 'txt'; it has 'text', 'label'$"),
         ({"label": "class"}, "train.tsv: no column 'class'; it has 'text', 'label'$"),
         ({"pair": "b"}, "train.tsv: no column 'b'; it has 'text', 'label'$"),
-        ({"kind": "tagging"}, "a table of texts is not for tagging"),
+        ({"kind": "tagging"}, "a table of texts cannot be read as tagging"),
     ],
 )
 def test_wrong_columns(tmp_path, given_, message):

@@ -14,7 +14,6 @@ Rows of dev and test whose label does not occur in training cannot be predicted.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data.choices import choices
 from debertakit.data.examples import Choice, Example, Kind, Tagged, TextExample, gold
@@ -77,12 +76,12 @@ def read_choices(
     return examples
 
 
-def infer_kind(labels: Sequence[Any]) -> Kind:
+def infer_kind(labels: Sequence[object]) -> Kind:
     """Infer the kind from a label column. Regression allows up to 5 % non-numbers; NaN counts as a missing label."""
     given = [value for value in labels if not blank(value) and not _is_nan(value)]
     if any(isinstance(value, (list, tuple)) for value in given):
         return "multi-label"
-    scores = [float(value) for value in given if _is_number(value)]
+    scores = [score for value in given if (score := _as_number(value)) is not None]
     fractions = any(math.isfinite(score) and score % 1 for score in scores)
     return "regression" if fractions and len(scores) >= (1 - LIMIT) * len(given) else "single-label"
 
@@ -99,7 +98,7 @@ def kind_of(examples: Sequence[Example]) -> Kind:
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[TableRow]:
     """Read a table. If all ``columns`` are numbers (from 1), it has no header unless its first line has these names."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")
+        raise ValueError(f"{path}: not a table; expected one of {', '.join(SUFFIXES)}")
     if path.suffix not in _TABLES:
         return read_rows(path, problems)
     headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
@@ -113,23 +112,23 @@ def _label_reader(kind: Kind, separator: str | None, known: Collection[str] | No
             raise ValueError("label unseen in training", shorten(name))
         return name
 
-    def single(value: Any) -> Label | None:
+    def single(value: object) -> Label | None:
         if isinstance(value, (list, dict)):
             raise ValueError("not a single label", shorten(value))
         return None if blank(value) or _is_nan(value) else checked(str(value).strip())
 
-    def several(value: Any) -> Label | None:
+    def several(value: object) -> Label | None:
         if value is None or _is_nan(value):
             return None
         names = value if isinstance(value, (list, tuple)) else str(value).split(separator) if separator else [value]
         return tuple(checked(str(name).strip()) for name in names if not blank(name))
 
-    def score(value: Any) -> Label | None:
+    def score(value: object) -> Label | None:
         return None if blank(value) else number(value)
 
     readers: Mapping[Kind, ReadLabel] = {"single-label": single, "multi-label": several, "regression": score}
     if kind not in readers:
-        raise ValueError(f"a table of texts is not for {kind}; its kinds are {', '.join(readers)}")
+        raise ValueError(f"a table of texts cannot be read as {kind}; it can be read as {', '.join(readers)}")
     return readers[kind]
 
 
@@ -160,13 +159,13 @@ def known_types(path: Path, examples: list[Tagged], known: Collection[str] | Non
     return kept
 
 
-def _is_nan(value: Any) -> bool:
-    return _is_number(value) and math.isnan(float(value))
+def _is_nan(value: object) -> bool:
+    score = _as_number(value)
+    return score is not None and math.isnan(score)
 
 
-def _is_number(value: Any) -> bool:
+def _as_number(value: object) -> float | None:
     try:
-        float(value)
+        return None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return False
-    return not isinstance(value, bool)
+        return None

@@ -7,14 +7,15 @@ This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from debertakit.data.examples import gold
+from debertakit.data.examples import Example, gold
 from debertakit.data.problems import Problems, logger
 from debertakit.data.tables import SUFFIXES, TableRow, read_rows
 
 Patterns = Mapping[str, Sequence[str]]
-ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[Any]]
+E = TypeVar("E", bound=Example)
+ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[E]]
 """Rows, problems, and whether every row must have a label -> examples."""
 
 SPLITS: Patterns = {
@@ -35,14 +36,14 @@ HUB_SPLITS = {
 
 def read_splits(
     folder: Path,
-    read: ReadSplit,
+    read: ReadSplit[E],
     *,
     names: Sequence[str],
     patterns: Patterns = SPLITS,
     hub: str = "",
     known: Sequence[str] = (),
     headless: Sequence[str] = (),
-) -> dict[str, list[Any]]:
+) -> dict[str, list[E]]:
     """Read examples by split from a folder, from "hf" (the dataset ``hub``), or from "hf:NAME[:CONFIG]"."""
     splits = {}
     if is_hub(folder):
@@ -56,7 +57,7 @@ def read_splits(
     return with_dev(folder, splits)
 
 
-def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def with_dev(folder: Path, splits: dict[str, list[E]]) -> dict[str, list[E]]:
     """Use a labelled test set as the dev set if there is no dev set."""
     if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
         logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
@@ -86,7 +87,7 @@ def is_hub(folder: Path) -> bool:
     return str(folder) == "hf" or str(folder).startswith("hf:")
 
 
-def _finished(rows: Iterator[TableRow], problems: Problems, read: ReadSplit, split: str) -> list[Any]:
+def _finished(rows: Iterator[TableRow], problems: Problems, read: ReadSplit[E], split: str) -> list[E]:
     examples = read(rows, problems, not split.startswith("test"))
     problems.finish(len(examples))
     return examples

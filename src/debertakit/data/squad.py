@@ -8,12 +8,19 @@ scoring only uses the texts.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from debertakit.data.examples import Question
 from debertakit.data.folders import Patterns, find, hub_rows, is_hub
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow, decodable, whole
+
+
+class AnswerColumns(TypedDict):
+    """The answers to a question, as on the hub."""
+
+    text: list[str]
+    answer_start: list[int]
 
 
 def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Question]:
@@ -32,7 +39,7 @@ def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Ques
 
 
 def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impossible: bool) -> list[Question]:
-    """Read id, question, context, answers. Answers: {"text": [...], "answer_start": [...]} or None, as on the hub."""
+    """Convert rows of id, question, context and answers (AnswerColumns, or None if they are withheld)."""
     examples = []
     for number, row in rows:
         context, question = row["context"], row["question"].strip()
@@ -82,7 +89,7 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[TableRow]:
             yield TableRow(row["id"], row)
 
 
-def _columns(qa: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+def _columns(qa: Mapping[str, Any]) -> AnswerColumns | None:
     """Answers as on the hub: None in a test set, empty lists for an unanswerable question."""
     if qa.get("is_impossible"):
         return {"text": [], "answer_start": []}
@@ -92,7 +99,7 @@ def _columns(qa: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     return {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
 
 
-def _answers(columns: Mapping[str, Any] | None) -> tuple[list[str], list[int]]:
+def _answers(columns: AnswerColumns | None) -> tuple[list[str], list[int]]:
     return (columns["text"], columns["answer_start"]) if columns else ([], [])
 
 

@@ -245,7 +245,7 @@ def _parsed(number: int, line: str, problems: Problems) -> Iterator[TableRow]:
     yield from _checked(number, value, line, problems)
 
 
-def _checked(number: int | str, value: Any, source: str | None, problems: Problems) -> Iterator[TableRow]:
+def _checked(number: int | str, value: object, source: str | None, problems: Problems) -> Iterator[TableRow]:
     """``source``: the text from which the value was parsed, or None for a list item."""
     if not isinstance(value, dict):
         problems.skip(number, "not a JSON object", shorten(value))

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from debertakit.data.examples import TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
@@ -12,7 +11,7 @@ from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
 
 Label = str | tuple[str, ...] | float
-ReadLabel = Callable[[Any], Label | None]
+ReadLabel = Callable[[object], Label | None]
 """Cell value -> label, or None if it has none. Raises ValueError("reason", "detail") for an invalid label."""
 
 
@@ -77,7 +76,7 @@ def texts(
     return examples
 
 
-def require(values: Mapping[str, Any], columns: Sequence[Sequence[str]], problems: Problems) -> None:
+def require(values: Mapping[str, object], columns: Sequence[Sequence[str]], problems: Problems) -> None:
     """Raise if the first row lacks a required column under all of its names."""
     there = {name.casefold() for name in values}
     for names in columns:
@@ -88,21 +87,21 @@ def require(values: Mapping[str, Any], columns: Sequence[Sequence[str]], problem
             raise ValueError(f"{problems.path}: no column {wanted}; it has {found}{hint}")
 
 
-def lookup(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+def lookup(values: Mapping[str, object], names: Sequence[str]) -> object:
     return next((values[name] for name in names if name in values), None)
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     if isinstance(value, (list, dict)):
         raise ValueError("not a text", shorten(value))
     return "" if value is None else str(value).strip()
 
 
-def blank(value: Any) -> bool:
+def blank(value: object) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def hidden(value: Any) -> bool:
+def hidden(value: object) -> bool:
     """Whether a benchmark withholds this label: blank, or -1 as on the hub."""
     return blank(value) or str(value).strip() in ("-1", "-1.0")
 
@@ -112,7 +111,7 @@ def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
     names = {name.casefold(): name for name in labels}
     numbered = {str(number): name for number, name in enumerate(numbers)}
 
-    def read(value: Any) -> str | None:
+    def read(value: object) -> str | None:
         if hidden(value):
             return None
         key = str(value).strip().casefold()
@@ -125,10 +124,10 @@ def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
     return read
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     """Parse a finite score."""
     try:
-        score = float(value)
+        score = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError("not a number", shorten(value)) from None
     if not math.isfinite(score):

@@ -10,11 +10,12 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
 from debertakit.data.examples import Choice, Question, Tagged, TextExample
 
 Scores = dict[str, float]
+T = TypeVar("T")
 
 KEPT = 1 << 18
 """Maximum entries in each cache."""
@@ -262,7 +263,7 @@ def _f1(common: int, guessed: int, there: int) -> float:
     return 2 * common / (guessed + there) if common else 0.0
 
 
-def _binary_f1(gold: Sequence[Any], predictions: Sequence[str]) -> float:
+def _binary_f1(gold: Sequence[object], predictions: Sequence[str]) -> float:
     from sklearn.metrics import f1_score
 
     return 100 * float(f1_score([g == "1" for g in gold], [p == "1" for p in predictions], zero_division=0))
@@ -279,11 +280,11 @@ def _squad_best(measure: Callable[[str, str], float], prediction: str, answers: 
     return max(measure(prediction, answer) for answer in [a for a in answers if normalise(a)] or [""])
 
 
-def _gold(examples: Sequence[TextExample | Choice], predictions: Sequence[Any]) -> list[Any]:
+def _gold(examples: Sequence[TextExample | Choice], predictions: Sequence[object]) -> list[Any]:
     return _complete([(example.id, example.label) for example in examples], predictions)
 
 
-def _gold_answers(examples: Sequence[Question], predictions: Sequence[Any]) -> list[tuple[str, ...]]:
+def _gold_answers(examples: Sequence[Question], predictions: Sequence[object]) -> list[tuple[str, ...]]:
     return _complete([(example.id, example.answers) for example in examples], predictions)
 
 
@@ -295,15 +296,17 @@ def _gold_tags(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]])
     return gold
 
 
-def _complete(labels: Sequence[tuple[str, Any]], predictions: Sequence[Any]) -> list[Any]:
+def _complete(labels: Sequence[tuple[str, T | None]], predictions: Sequence[object]) -> list[T]:
     if len(labels) != len(predictions):
         raise ValueError(f"{len(predictions)} predictions for {len(labels)} examples")
     if not labels:
         raise ValueError("no examples to score")
+    found = []
     for identity, label in labels:
         if label is None:
             raise ValueError(f"example {identity} has no label; only labelled data can be scored")
-    return [label for _, label in labels]
+        found.append(label)
+    return found
 
 
 def _mean(values: Sequence[float | bool]) -> float:

@@ -86,7 +86,7 @@ def own_task(
     )
 
 
-def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
+def write(path: Path, examples: Sequence[Example], predictions: Sequence[object]) -> None:
     """Write one {"id": ..., "prediction": ...} per line."""
     with path.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):

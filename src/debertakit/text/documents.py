@@ -242,7 +242,7 @@ def _parquet(path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
         raise ValueError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _text_of(row: Any, text_field: str, where: str) -> str:
+def _text_of(row: object, text_field: str, where: str) -> str:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected an object with a field {text_field!r}, found {type(row).__name__}")
     if text_field not in row:

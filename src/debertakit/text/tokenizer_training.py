@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
@@ -67,7 +67,7 @@ def _texts(source: Iterable[str | Path]) -> Iterator[str]:
             yield item
 
 
-def _alphabet(texts: Callable[[], Iterator[str]], normalizer: Any | None = None) -> set[str]:
+def _alphabet(texts: Callable[[], Iterator[str]], normalizer: normalizers.Normalizer | None = None) -> set[str]:
     """Return the most frequent characters that make up `COVERAGE` of the text; ties go to the lower code point."""
     counts: Counter[str] = Counter()
     for text in texts():
@@ -85,14 +85,16 @@ def _check_size(vocab_size: int, needed: int, what: str) -> None:
         raise ValueError(f"vocab_size {vocab_size} is too small: at least {needed} are needed, for {what}")
 
 
-def _common(texts: Callable[[], Iterator[str]], normalizer: Any, alphabet: set[str]) -> Iterator[str]:
+def _common(
+    texts: Callable[[], Iterator[str]], normalizer: normalizers.Normalizer, alphabet: set[str]
+) -> Iterator[str]:
     """Normalise texts and replace rare characters by spaces. (Unigram and WordPiece trainers keep every character.)"""
     rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
     return (rare.sub(" ", normalizer.normalize_str(text)) for text in texts())
 
 
 def _train_unigram(texts: Callable[[], Iterator[str]], vocab_size: int, lowercase: bool, progress: bool) -> Tokenizer:
-    steps = [normalizers.Nmt(), normalizers.NFKC(), *SQUEEZE_SPACES]
+    steps: list[normalizers.Normalizer] = [normalizers.Nmt(), normalizers.NFKC(), *SQUEEZE_SPACES]
     steps[2:2] = [normalizers.Lowercase()] if lowercase else []
     normalizer = normalizers.Sequence(steps)
     alphabet = _alphabet(texts, normalizer)

@@ -6,7 +6,6 @@ Chinese text is read as characters: ``Tagged.words`` of CLUENER are characters, 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data import squad
 from debertakit.data.examples import Tagged, TextExample
@@ -46,7 +45,7 @@ _tnews_name = one_of(tuple(TNEWS))
 _TNEWS_CODES = {code: name for name, code in TNEWS.items()}
 
 
-def _tnews_label(value: Any) -> Label | None:
+def _tnews_label(value: object) -> Label | None:
     """Read a label given as a name or as the leaderboard's code."""
     return _tnews_name(_TNEWS_CODES.get(str(value).strip(), value))
 

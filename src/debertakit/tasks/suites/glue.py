@@ -3,10 +3,10 @@
 Reads the archive's .tsv files, the original CoLA and STS benchmark files, and JSON lines with the hub's field names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from debertakit.data.examples import Kind, TextExample
 from debertakit.data.folders import SPLITS, Patterns
@@ -31,19 +31,22 @@ _MNLI: Patterns = {
     "test-mismatched": ("test_mismatched.*",),
 }
 
+V = TypeVar("V", bound=str | float)
+Score = Callable[[Sequence[TextExample], Sequence[V]], dict[str, float]]
+
 
 def _task(
     name: str,
     folder: str,
     columns: Columns,
-    score: Any,
+    score: Score[V],
     metric: str,
     *,
     labels: tuple[str, ...] | None = BINARY,
     label: ReadLabel | None = None,
     patterns: Patterns = SPLITS,
     files: Mapping[str, str] | None = None,
-) -> Task:
+) -> Task[TextExample, V]:
     kind: Kind = "single-label" if labels else "regression"
     return Task(
         name=name,

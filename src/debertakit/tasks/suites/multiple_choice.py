@@ -1,9 +1,8 @@
 """Multiple choice: RACE and SWAG."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data.choices import choices, letter_index
 from debertakit.data.examples import Choice
@@ -88,7 +87,11 @@ def write(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) ->
         file.writelines(f"{e.id}\t{p}\n" for e, p in zip(examples, predictions, strict=True))
 
 
-def _task(name: str, read: Any, score: Any) -> Task:
+def _task(
+    name: str,
+    read: Callable[[Path], dict[str, list[Choice]]],
+    score: Callable[[Sequence[Choice], Sequence[int]], dict[str, float]],
+) -> Task[Choice, int]:
     files = {"test": f"{name}.tsv"}
     return Task(name=name, kind="choice", read=read, score=score, metric="accuracy", write=write, files=files)
 
