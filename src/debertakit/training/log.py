@@ -24,11 +24,11 @@ class Log:
         self.tracker, self.close_tracker = _tracker(tracker, folder)
         self.bar: Progress | None = None
         if sys.stderr.isatty():
+            from rich import progress
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = [BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
-            self.bar = Progress(*columns, console=Console(stderr=True))
+            columns = [progress.BarColumn(), progress.TextColumn("{task.description}"), progress.TimeRemainingColumn()]
+            self.bar = progress.Progress(*columns, console=Console(stderr=True))
             self.task = self.bar.add_task("starting", total=total)
             self.bar.start()
         self.total = total
