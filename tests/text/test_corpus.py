@@ -142,7 +142,7 @@ def test_cut_loses_nothing_and_prefers_line_ends():
 
 BAD = {
     "missing.txt": (None, r"missing\.txt: no such file"),
-    "a.docx": (b"x", r"a\.docx: not a format"),
+    "a.docx": (b"x", r"a\.docx: unsupported format"),
     "empty.txt": (b" \n\n\n", r"empty\.txt is empty"),
     "latin.txt": ("one\ntwo\n\nthree\ncafé\n".encode("latin-1"), r"latin\.txt, line 5: not UTF-8 \(byte 0xe9\)"),
     "broken.jsonl": (b'{"text": "a"}\n\n{"text": \n', r"broken\.jsonl, line 3: not a JSON row"),

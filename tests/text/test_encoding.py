@@ -1,6 +1,7 @@
 """Worker processes: started without fork, from any script, and heard when they fail."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import debertakit
 from debertakit.text.encoding import CorpusEncoder, EncoderOptions, Workers, encode_all
 from tests.text.material import ARTICLES, byte_level
 
@@ -30,9 +32,16 @@ def test_workers_give_what_one_process_gives_in_order_and_without_fork(options, 
             np.testing.assert_array_equal(ours, expected)
 
 
+def test_no_module_forks():
+    """Forking a process with threads can deadlock, and Python 3.12 and later warn about it."""
+    forks = re.compile(r"os\.fork|preexec_fn|ProcessPoolExecutor|^\s*(import|from) multiprocessing", re.MULTILINE)
+    files = Path(debertakit.__file__).parent.rglob("*.py")
+    assert not [str(file) for file in files if forks.search(file.read_text(encoding="utf-8"))]
+
+
 def test_an_error_in_a_worker_is_raised_here(options, tmp_path):
     (tmp_path / "places").write_text("")
-    with pytest.raises(ValueError, match="the gazetteer holds no phrases"):
+    with pytest.raises(ValueError, match="the gazetteer has no phrases"):
         list(encode_all([["a text"]], lambda batch: batch, 2, options))
 
 

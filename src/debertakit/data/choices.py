@@ -71,5 +71,5 @@ def _place(raw: object, columns: Sequence[str], options: Sequence[str]) -> int:
     else:
         place = letter_index(given.upper())
     if not 0 <= place < len(options) or not options[place]:
-        raise ValueError("label is none of the options", shorten(raw))
+        raise ValueError("label is not one of the options", shorten(raw))
     return sum(map(bool, options[:place]))

@@ -140,7 +140,9 @@ def _not_free_text(path: Path, examples: Sequence[TextExample]) -> None:
     labels = _labels(examples)
     if len(examples) >= 20 and len(labels) > len(examples) / 2:
         some = ", ".join(shorten(label) for label in sorted(labels)[:3])
-        raise ValueError(f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); the right column?")
+        raise ValueError(
+            f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); is it the right label column?"
+        )
 
 
 def known_types(path: Path, examples: list[Tagged], known: Collection[str] | None) -> list[Tagged]:

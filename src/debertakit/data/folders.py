@@ -60,7 +60,7 @@ def read_splits(
 def with_dev(folder: Path, splits: dict[str, list[E]]) -> dict[str, list[E]]:
     """Use a labelled test set as the dev set if there is no dev set."""
     if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
-        logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
+        logger.warning("%s: no dev set; the test set has labels and is used instead", folder)
         splits["dev"] = splits.pop("test")
     return splits
 
@@ -80,7 +80,7 @@ def find(
             return {split: path for split, path in found.items() if path}
     expected = ", ".join(globs[0] for globs in patterns.values())
     there = ", ".join(sorted(child.name for child in folder.iterdir())[:8]) or "nothing"
-    raise ValueError(f"{folder}: no data files ({expected}); the folder holds {there}")
+    raise ValueError(f"{folder}: no data files ({expected}); the folder contains {there}")
 
 
 def is_hub(folder: Path) -> bool:
@@ -105,7 +105,7 @@ def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
     """Load rows by split from "hf" (the ``default`` dataset) or "hf:NAME[:CONFIG]"."""
     source = str(folder).partition(":")[2] or default
     if not source:
-        raise ValueError("this task is not read from the hub; give the folder with its files")
+        raise ValueError("this task cannot be loaded from the hub; pass the folder with its files")
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -115,7 +115,9 @@ def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
         dataset = load_dataset(name, config or None)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"hf:{source} cannot be loaded ({reason}); offline, give the folder with its files") from error
+        raise ValueError(
+            f"hf:{source} cannot be loaded ({reason}); without network, pass the folder with its files"
+        ) from error
     return {
         HUB_SPLITS[split]: (TableRow(number, row) for number, row in enumerate(rows, 1))
         for split, rows in dataset.items()

@@ -31,7 +31,7 @@ def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Ques
         raise ValueError(f"{path}: not JSON ({error})") from error
     articles = data.get("data") if isinstance(data, dict) else None
     if not isinstance(articles, list):
-        raise ValueError(f"{path}: not of SQuAD's form; expected an object with a list 'data'")
+        raise ValueError(f"{path}: not in SQuAD's format; expected an object with a list 'data'")
     problems = Problems(path, "question")
     examples = questions(_flat(articles, problems), problems, train=train, impossible=impossible)
     problems.finish(len(examples))
@@ -53,7 +53,7 @@ def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impo
         elif not texts and impossible:
             examples.append(Question(row["id"], question, context, (), ()))
         elif not texts:
-            problems.skip(number, "no answer", "squad2 has such questions, squad has not")
+            problems.skip(number, "no answer", "only squad2 has questions without an answer")
         else:
             found = [(text, _place(context, text, start)) for text, start in zip(texts, starts, strict=True)]
             placed = [answer for answer in found if answer[1] >= 0]
@@ -61,9 +61,9 @@ def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impo
                 problems.skip(number, "answer not in the context", shorten(texts[0]))
                 continue
             if any(place not in (start, -1) for (_, place), start in zip(found, starts, strict=True)):
-                problems.repair(number, "answer elsewhere in the context than said, found there")
+                problems.repair(number, "answer at a wrong offset, corrected")
             if len(placed) < len(found):
-                problems.repair(number, f"answer not in the context, {'left out' if train else 'kept for scoring'}")
+                problems.repair(number, f"answer not in the context, {'dropped' if train else 'kept for scoring'}")
             kept = placed if train else sorted(found, key=lambda answer: answer[1] < 0)  # answers with a start first
             answers, places = zip(*kept, strict=True)
             examples.append(Question(row["id"], question, context, answers, places))
@@ -76,7 +76,7 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[TableRow]:
         try:
             pairs = [(paragraph["context"], qa) for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
         except (KeyError, TypeError) as error:
-            problems.skip(f"in article {number}", "not of SQuAD's form", f"{type(error).__name__} {error}")
+            problems.skip(f"in article {number}", "not in SQuAD's format", f"{type(error).__name__} {error}")
             continue
         for context, qa in pairs:
             try:
@@ -84,7 +84,7 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[TableRow]:
                 if not isinstance(context, str) or not isinstance(qa["question"], str):
                     raise TypeError("question and context must be texts")
             except (KeyError, TypeError, ValueError) as error:
-                problems.skip(f"in article {number}", "not of SQuAD's form", f"{type(error).__name__} {error}")
+                problems.skip(f"in article {number}", "not in SQuAD's format", f"{type(error).__name__} {error}")
                 continue
             yield TableRow(row["id"], row)
 

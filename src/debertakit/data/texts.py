@@ -83,7 +83,7 @@ def require(values: Mapping[str, object], columns: Sequence[Sequence[str]], prob
         if not there.intersection(names):
             wanted, found = " or ".join(map(repr, names)), ", ".join(shorten(name) for name in values)
             looks_like_data = any(len(name) > 40 or name.replace(".", "").isdecimal() for name in values)
-            hint = " (no header? then give columns by their numbers, from 1)" if looks_like_data else ""
+            hint = " (if the file has no header, give column numbers, from 1)" if looks_like_data else ""
             raise ValueError(f"{problems.path}: no column {wanted}; it has {found}{hint}")
 
 
@@ -116,9 +116,9 @@ def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
             return None
         key = str(value).strip().casefold()
         if key == "-":
-            raise ValueError("label '-': its annotators did not agree")
+            raise ValueError("label '-': the annotators did not agree")
         if key not in names and key not in numbered:
-            raise ValueError("unknown label", f"{shorten(value)} is none of {', '.join(labels)}")
+            raise ValueError("unknown label", f"{shorten(value)} is not one of {', '.join(labels)}")
         return names.get(key) or numbered[key]
 
     return read
@@ -131,5 +131,5 @@ def number(value: object) -> float:
     except (TypeError, ValueError):
         raise ValueError("not a number", shorten(value)) from None
     if not math.isfinite(score):
-        raise ValueError("a score that is not finite", shorten(value))
+        raise ValueError("score is not finite", shorten(value))
     return score

@@ -120,12 +120,12 @@ class Gazetteer:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase a line): {error}") from error
+            raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase per line): {error}") from error
         for phrase in {line.strip() for line in lines}:
             if atom := _ATOM.search(phrase):
                 self.phrases.setdefault(atom.group(), []).append((phrase, atom.start()))
         if not self.phrases:
-            raise ValueError(f"{path}: the gazetteer holds no phrases")
+            raise ValueError(f"{path}: the gazetteer has no phrases")
         for same_start in self.phrases.values():
             same_start.sort(key=lambda entry: len(entry[0]), reverse=True)
 

@@ -81,13 +81,13 @@ def _check_options(tokenizer: Tokenizer, validation: float, language: str, max_s
             f"{type(tokenizer).__name__} is not a fast tokenizer; load it with debertakit's load_tokenizer"
         )
     if validation < 0 or (isinstance(validation, float) and validation >= 1):
-        raise ValueError(f"validation={validation}: give a share below 1 (0.05) or a number of documents (500)")
+        raise ValueError(f"validation={validation} must be a share below 1 (0.05) or a number of documents (500)")
     if language not in ("auto", "en", "zh"):
-        raise ValueError(f"language={language!r}: auto, en or zh")
+        raise ValueError(f"language must be auto, en or zh, not {language!r}")
     if language == "zh":
         boundaries.need_jieba()
     if max_shard_tokens < 1:
-        raise ValueError(f"max_shard_tokens={max_shard_tokens}: at least 1")
+        raise ValueError(f"max_shard_tokens must be at least 1, not {max_shard_tokens}")
 
 
 # ----------------------------------------------------------------------------------------------------- planning
@@ -256,7 +256,7 @@ def _language(asked: str, texts: list[str]) -> str:
     try:
         boundaries.need_jieba()
     except ValueError as error:
-        print(f"{error} (until then each character counts as a word)", file=sys.stderr)
+        print(f"{error} (without it, each character counts as a word)", file=sys.stderr)
         return "en"
     return "zh"
 

@@ -125,9 +125,9 @@ def open_documents(
     files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and _format(p))
     readable = f"{', '.join(FORMATS)}, also with {', '.join(COMPRESSIONS)}"
     if not files:
-        raise ValueError(f"{root}: no corpus files in this folder (it reads {readable})")
+        raise ValueError(f"{root}: no corpus files in this folder; supported formats: {readable}")
     if not _format(files[0]):
-        raise ValueError(f"{root}: not a format that can be read (it reads {readable})")
+        raise ValueError(f"{root}: unsupported format; supported formats: {readable}")
     return DocumentReader(files, root, None, text_field, txt_document)
 
 

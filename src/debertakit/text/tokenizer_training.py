@@ -50,7 +50,7 @@ def train_tokenizer(
         Rare characters, `1 - COVERAGE` of the text, get no piece: unigram encodes them as bytes, wordpiece as [UNK].
     """
     if kind not in KINDS:
-        raise ValueError(f"unknown kind of tokenizer {kind!r}: choose {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind of tokenizer {kind!r}; choose from {', '.join(KINDS)}")
     if isinstance(source, str | Path):
         source = [Path(source)]
     elif isinstance(source, Iterator):
@@ -82,7 +82,7 @@ def _alphabet(texts: Callable[[], Iterator[str]], normalizer: normalizers.Normal
 
 def _check_size(vocab_size: int, needed: int, what: str) -> None:
     if vocab_size < needed:
-        raise ValueError(f"vocab_size {vocab_size} is too small: at least {needed} are needed, for {what}")
+        raise ValueError(f"vocab_size {vocab_size} is too small: {what} need at least {needed}")
 
 
 def _common(

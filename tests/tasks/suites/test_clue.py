@@ -31,7 +31,7 @@ def test_ocnli_leaves_out_what_annotators_did_not_agree_on(tmp_path, caplog):
     rows = [{"sentence1": "甲", "sentence2": "乙", "label": "neutral", "id": i} for i in range(40)]
     jsonl(tmp_path / "train.50k.json", [*rows, {**rows[0], "label": "-"}])
     assert len(task("ocnli").read(tmp_path)["train"]) == 40
-    assert "line 41: label '-': its annotators did not agree; skipped" in caplog.text
+    assert "line 41: label '-': the annotators did not agree; skipped" in caplog.text
 
 
 def test_afqmc(tmp_path):
@@ -77,8 +77,8 @@ def test_cluener_entities_out_of_place_or_inside_another(tmp_path, caplog):
     first, second = task("cluener").read(tmp_path)["train"]
     assert first.tags == ("O",) * 4
     assert second.tags == ("B-company", *["I-company"] * 3)
-    assert "line 1: an entity that is not at its place, left out ('叶')" in caplog.text
-    assert "line 2: an entity inside another, left out ('浙商')" in caplog.text
+    assert "line 1: entity at a wrong offset, dropped ('叶')" in caplog.text
+    assert "line 2: entity that overlaps a longer one, dropped ('浙商')" in caplog.text
 
 
 def test_broken_objects_cost_only_themselves(tmp_path, caplog):

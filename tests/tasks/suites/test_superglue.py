@@ -143,5 +143,5 @@ def test_record_fills_the_blank_with_entities(tmp_path):
 def test_a_passage_of_another_form(tmp_path):
     jsonl(tmp_path / "train.jsonl", [{"idx": 0, "text": "no passage"}])
     for name in ("multirc", "record"):
-        with pytest.raises(ValueError, match=r"train.jsonl, line 1: not of the form expected \(KeyError 'passage'\)"):
+        with pytest.raises(ValueError, match=r"train.jsonl, line 1: unexpected structure \(KeyError 'passage'\)"):
             task(name).read(tmp_path)

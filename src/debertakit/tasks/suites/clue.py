@@ -80,9 +80,9 @@ def _character_tags(text: str, label: dict, number: int | str, problems: Problem
     tags = ["O"] * len(text)
     for first, last, kind, entity in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
         if text[first : last + 1] != entity:
-            problems.repair(number, "an entity that is not at its place, left out", shorten(entity))
+            problems.repair(number, "entity at a wrong offset, dropped", shorten(entity))
         elif any(tag != "O" for tag in tags[first : last + 1]):
-            problems.repair(number, "an entity inside another, left out", shorten(entity))
+            problems.repair(number, "entity that overlaps a longer one, dropped", shorten(entity))
         else:
             tags[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
     return tuple(tags)
