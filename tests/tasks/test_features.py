@@ -172,7 +172,7 @@ def test_blanks_at_the_ends_of_an_answer_are_not_part_of_it(answer, start):
 
 
 def test_no_room_for_a_word():
-    with pytest.raises(ValueError, match="max_length is 2: no room for words beside 2 special tokens"):
+    with pytest.raises(ValueError, match="max_length=2 leaves no room for words after 2 special tokens"):
         encoder("tagging", ("O",), 2).encode([Tagged("0", ("film",), ("O",))])
     assert len(encoder("tagging", ("O",), 3).encode([Tagged("0", ("film", "was"), ("O", "O"))]).rows) == 2
 

@@ -12,7 +12,7 @@ A label of None means not given, as in the test sets of leaderboards.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Kind = Literal["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
 
@@ -61,6 +61,7 @@ class Choice:
 
 
 Example = TextExample | Tagged | Question | Choice
+E = TypeVar("E", bound=Example)
 EXAMPLE_CLASSES: dict[Kind, type[Example]] = {
     "single-label": TextExample,
     "multi-label": TextExample,

@@ -7,14 +7,12 @@ This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
-from debertakit.data.examples import Example, gold
+from debertakit.data.examples import E, gold
 from debertakit.data.problems import Problems, logger
 from debertakit.data.tables import SUFFIXES, TableRow, read_rows
 
 Patterns = Mapping[str, Sequence[str]]
-E = TypeVar("E", bound=Example)
 ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[E]]
 """Rows, problems, and whether every row must have a label -> examples."""
 

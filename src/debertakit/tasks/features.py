@@ -189,7 +189,7 @@ class ExampleEncoder:
         room = self._room - len(before) - len(after)
         if room < 1:
             specials = len(before) + len(after)
-            raise ValueError(f"max_length is {self.max_length}: no room for words beside {specials} special tokens")
+            raise ValueError(f"max_length={self.max_length} leaves no room for words after {specials} special tokens")
         overlap = room // 4
         for index, (example, pieces) in enumerate(zip(batch, word_pieces(batch, self.tokenizer), strict=True)):
             ids = [piece for word in pieces for piece in word]
@@ -224,8 +224,7 @@ class ExampleEncoder:
             inside = np.array([sequence == 1 for sequence in encoded.sequence_ids(number)])
             places = np.where(inside[:, None], np.array(encoded["offset_mapping"][number]), -1)
             segments = encoded["token_type_ids"][number] if "token_type_ids" in encoded else None
-            nowhere = ids.index(self.tokenizer.cls_token_id)
-            label = answer_tokens(batch[owner], places, nowhere)
+            label = answer_tokens(batch[owner], places, ids.index(self.tokenizer.cls_token_id))
             yield TokenRow(owner, [ids], [segments] if segments else None, label, places), False
 
     def _clip(self, questions: list[str]) -> list[str]:
@@ -314,20 +313,20 @@ def _most_central(place: int, starts: list[int], room: int) -> int:
     return max(range(len(starts)), key=lambda n: min(place - starts[n], starts[n] + room - 1 - place))
 
 
-def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[int] | None:
-    """First and last token of the first answer located in the context, or ``nowhere`` twice if the window lacks it."""
+def answer_tokens(example: Question, places: np.ndarray, cls_token: int) -> list[int] | None:
+    """First and last token of the first answer found in the context, or ``cls_token`` twice if the window lacks it."""
     if example.answers is None:
         return None
     pairs = zip(example.starts or (), example.answers, strict=True)
     there = [(start, answer) for start, answer in pairs if start >= 0 and answer.strip()]
     if not there:
-        return [nowhere, nowhere]
+        return [cls_token, cls_token]
     start, answer = there[0]
     start += len(answer) - len(answer.lstrip())  # no token contains leading or trailing blanks
     end = start + len(answer.strip()) - 1
     first = np.flatnonzero((places[:, 0] <= start) & (start < places[:, 1]))
     last = np.flatnonzero((places[:, 0] <= end) & (end < places[:, 1]))
-    return [int(first[0]), int(last[-1])] if len(first) and len(last) else [nowhere, nowhere]
+    return [int(first[0]), int(last[-1])] if len(first) and len(last) else [cls_token, cls_token]
 
 
 def choose_length(kind: Kind, tokenizer: Tokenizer, examples: Sequence[Example], longest: int) -> int:

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from debertakit.data.examples import Example, Kind
+from debertakit.data.examples import E, Kind
 
-E = TypeVar("E", bound=Example)
 V = TypeVar("V")
 """Value that is predicted for an example (data/examples.py)."""
 

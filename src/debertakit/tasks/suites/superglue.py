@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Choice, TextExample
-from debertakit.data.folders import E, ReadSplit, read_splits
+from debertakit.data.examples import Choice, E, TextExample
+from debertakit.data.folders import ReadSplit, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow, collect
 from debertakit.data.texts import Columns, as_text, hidden, one_of, require, texts
