@@ -27,7 +27,7 @@ from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.loading import load_for_training
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
-from debertakit.tasks.features import Encoder
+from debertakit.tasks.features import ExampleEncoder
 
 FOLDERS = {"rte": "glue/RTE", "sst2": "glue/SST-2", "cola": "glue/CoLA"}
 BATCH, MAX_LENGTH = 32, 256
@@ -123,7 +123,7 @@ def plain(start, task, splits, tokenizer, steps, seed, place):
 
 
 def ours(start, task, splits, tokenizer, steps, seed, place):
-    encoder = Encoder(task.kind, tokenizer, task.labels, MAX_LENGTH)
+    encoder = ExampleEncoder(task.kind, tokenizer, task.labels, MAX_LENGTH)
     train, dev = encoder.encode(splits["train"]).rows, encoder.encode(splits["dev"]).rows
     torch.manual_seed(seed)
     model = load_for_training(start, task.kind, task.labels)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.tasks import metrics
 from debertakit.tasks.task import Task
@@ -46,7 +46,7 @@ def bert(folder: Path) -> Path:
     return folder
 
 
-def sentences(count: int, seed: int = 0) -> list[Text]:
+def sentences(count: int, seed: int = 0) -> list[TextExample]:
     """Random sentences with label 1 or 0: each contains one word from GOOD or one from BAD."""
     draw = random.Random(seed)
     found = []
@@ -54,7 +54,7 @@ def sentences(count: int, seed: int = 0) -> list[Text]:
         label = draw.choice("01")
         words = draw.choices(FILLERS, k=draw.randint(2, 9))
         words.insert(draw.randrange(len(words)), draw.choice(GOOD if label == "1" else BAD))
-        found.append(Text(str(number), " ".join(words), None, label))
+        found.append(TextExample(str(number), " ".join(words), None, label))
     return found
 
 
@@ -65,10 +65,10 @@ def examples(kind: str, count: int = 12, seed: int = 0) -> list[Any]:
     if kind == "single-label":
         return texts
     if kind == "regression":
-        return [Text(t.id, t.text, "it was", float(t.label) * 5) for t in texts]
+        return [TextExample(t.id, t.text, "it was", float(t.label) * 5) for t in texts]
     if kind == "multi-label":
         return [
-            Text(t.id, t.text, None, (("sad",) if t.label == "0" else ()) + ("any",) * (i % 2))
+            TextExample(t.id, t.text, None, (("sad",) if t.label == "0" else ()) + ("any",) * (i % 2))
             for i, t in enumerate(texts)
         ]
     if kind == "tagging":

@@ -39,12 +39,12 @@ def test_race_scores_by_level(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"answers": ["A", "D"]}, r"label is none of the options \(question 2: 'D'\)"),
-        ({"answers": ["", "A"]}, r"label is none of the options \(question 1: ''\)"),
-        ({"answers": ["A", "AB"]}, r"label is none of the options \(question 2: 'AB'\)"),
-        ({"answers": ["A"]}, "not as many questions as options and answers"),
+        ({"answers": ["A", "D"]}, r"label is not one of the options \(question 2: 'D'\)"),
+        ({"answers": ["", "A"]}, r"label is not one of the options \(question 1: ''\)"),
+        ({"answers": ["A", "AB"]}, r"label is not one of the options \(question 2: 'AB'\)"),
+        ({"answers": ["A"]}, "different numbers of questions, options and answers"),
         ({"options": [["rain", ""], ["a", "b", "c"]]}, r"empty text \(question 1\)"),
-        ({"article": None}, "not of the form expected"),
+        ({"article": None}, "unexpected structure"),
     ],
 )
 def test_race_refuses(tmp_path, change, message):
@@ -107,9 +107,9 @@ def test_labels_of_ones_own(tmp_path, label, place):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ("What?,egg,,ham,1", "label is none of the options"),
-        ("What?,egg,,ham,spam", r"label is none of the options \('spam'\)"),
-        ("What?,egg,,ham,7", "label is none of the options"),
+        ("What?,egg,,ham,1", "label is not one of the options"),
+        ("What?,egg,,ham,spam", r"label is not one of the options \('spam'\)"),
+        ("What?,egg,,ham,7", "label is not one of the options"),
         ("What?,egg,,,0", "fewer than two options"),
         ("What?,egg,ham,spam,", "no label"),
         (",egg,ham,spam,1", "empty text"),

@@ -46,8 +46,8 @@ def test_iob1_becomes_bio_without_a_word(tmp_path, caplog):
 def test_broken_bio_is_repaired_and_counted(tmp_path, caplog):
     path = file(tmp_path, "a B-PER", "b I-LOC", "", *["c O", "d I-PER", ""] * 4)
     assert [e.tags for e in read_conll(path)] == [("B-PER", "B-LOC"), *[("O", "B-PER")] * 4]
-    assert "a.conll, line 1: I- that continues nothing, read as B-" in caplog.text
-    assert "a.conll: 5 of 5 rows: 5 I- that continues nothing, read as B-" in caplog.text
+    assert "a.conll, line 1: I- tag that continues no entity, read as B-" in caplog.text
+    assert "a.conll: 5 of 5 rows: 5 I- tag that continues no entity, read as B-" in caplog.text
     assert len(caplog.records) == 4  # three by name, and the count
 
 

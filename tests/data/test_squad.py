@@ -57,7 +57,7 @@ def test_a_wrong_place_is_repaired_where_there_is_one_only(tmp_path, caplog):
     examples = {e.id: e for e in read_squad(path, train=True)}
     assert examples["moved"].starts == (CONTEXT.index("Dresden"),)
     assert set(examples) == {f"g{i}" for i in range(40)} | {"moved"}
-    assert "a.json, question moved: answer elsewhere in the context than said, found there" in caplog.text
+    assert "a.json, question moved: answer at a wrong offset, corrected" in caplog.text
     assert "a.json, question gone: answer not in the context ('Rhine'); skipped" in caplog.text
 
 
@@ -92,7 +92,7 @@ def test_more_than_a_few_are_refused(tmp_path):
 
 def test_squad2_read_as_squad(tmp_path):
     squad(tmp_path / "train.json", ("x", []))
-    with pytest.raises(ValueError, match="no answer \\(squad2 has such questions"):
+    with pytest.raises(ValueError, match="no answer \\(only squad2 has questions without an answer"):
         task("squad").read(tmp_path)
 
 
@@ -100,9 +100,9 @@ def test_squad2_read_as_squad(tmp_path):
     ("content", "message"),
     [
         ("{", "not JSON"),
-        ("[1]", "not of SQuAD's form; expected an object with a list 'data'"),
-        ('{"data": [{"title": "x"}]}', "question in article 1: not of SQuAD's form \\(KeyError 'paragraphs'\\)"),
-        ('{"data": []}', "the file holds no examples"),
+        ("[1]", "not in SQuAD's format; expected an object with a list 'data'"),
+        ('{"data": [{"title": "x"}]}', "question in article 1: not in SQuAD's format \\(KeyError 'paragraphs'\\)"),
+        ('{"data": []}', "the file has no examples"),
         ('{"data": [{"paragraphs": [{"context": 3, "qas": [{"id": 1, "question": "?"}]}]}]}', "must be texts"),
     ],
 )

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from debertakit import evaluate
-from debertakit.data.examples import Text
+from debertakit.data.examples import TextExample
 from debertakit.finetuning.evaluation import (
     Evaluation,
     check_packages,
@@ -48,7 +48,7 @@ def test_heads_of_one_form_are_of_three_kinds(kind, made):
 
 
 def test_labels_are_matched_in_any_case_and_order(made):
-    rte = replace(task("rte"), read=lambda _: {"dev": [Text("0", "the film", "it was", "entailment")]})
+    rte = replace(task("rte"), read=lambda _: {"dev": [TextExample("0", "the film", "it was", "entailment")]})
     model = made("single-label", ("Not_Entailment", "ENTAILMENT"))
     assert labels_for(describe(model), rte) == ("not_entailment", "entailment")
     assert load_evaluator(model, rte).encoder.labels == ("not_entailment", "entailment")
@@ -89,7 +89,7 @@ def test_questions_of_a_file_are_read_to_score_by(made, tmp_path):
 
 def test_lines_of_predictions_end_at_line_ends_only(tmp_path):
     text = "one\u2028two\u0085three\u000bfour"
-    examples = [Text("0", text, None, "x"), Text("1", "b", None, "x")]
+    examples = [TextExample("0", text, None, "x"), TextExample("1", "b", None, "x")]
     path = tmp_path / "predictions-dev.jsonl"
     write_predictions(path, Evaluation(examples, [Prediction("x"), Prediction("x")], {}, 0.0))
     assert read_predictions(path, "single-label") == (examples, ["x", "x"])

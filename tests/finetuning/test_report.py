@@ -4,7 +4,7 @@ import re
 import numpy as np
 import pytest
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.finetuning.evaluation import Evaluation
 from debertakit.finetuning.report import (
     confusion,
@@ -31,7 +31,7 @@ def report(tmp_path, evaluation, labels=("x", "好"), kind="single-label"):
 
 
 def test_users_text_is_shown_and_does_nothing(tmp_path):
-    examples = [Text("0", NASTY, None, "好"), Text("1", "fine", "pair", "x")]
+    examples = [TextExample("0", NASTY, None, "好"), TextExample("1", "fine", "pair", "x")]
     predictions = [Prediction("x", [0.9, 0.1]), Prediction("x", [0.8, 0.2])]
     html, markdown = report(tmp_path, Evaluation(examples, predictions, {"accuracy": 50.0}, 0.5))
     assert "<script" not in html
@@ -47,7 +47,7 @@ def test_users_text_is_shown_and_does_nothing(tmp_path):
 
 
 def test_what_it_holds_for_classes(tmp_path):
-    examples = [Text(str(i), f"text {i}", None, "x" if i < 6 else "好") for i in range(10)]
+    examples = [TextExample(str(i), f"text {i}", None, "x" if i < 6 else "好") for i in range(10)]
     guesses = ["x"] * 5 + ["好"] + ["x"] + ["好"] * 3
     predictions = [Prediction(g, [0.7, 0.3] if g == "x" else [0.2, 0.8]) for g in guesses]
     html, markdown = report(tmp_path, Evaluation(examples, predictions, {"accuracy": 80.0}, 0.5))
@@ -87,17 +87,22 @@ def test_confusion_counts_gold_by_predicted():
 @pytest.mark.parametrize(
     ("kind", "labels", "examples", "predictions"),
     [
-        ("regression", (), [Text("0", "a", None, 1.0), Text("1", "b", None, 3.0)], [Prediction(1.5), Prediction(2.0)]),
+        (
+            "regression",
+            (),
+            [TextExample("0", "a", None, 1.0), TextExample("1", "b", None, 3.0)],
+            [Prediction(1.5), Prediction(2.0)],
+        ),
         (
             "multi-label",
             ("x", "y"),
-            [Text("0", "a", None, ("x",)), Text("1", "b", None, ())],
+            [TextExample("0", "a", None, ("x",)), TextExample("1", "b", None, ())],
             [Prediction(("x", "y"), [0.9, 0.6]), Prediction((), [0.1, 0.2])],
         ),
         (
             "multi-label",
             ("x",),
-            [Text("0", "a", None, ("x",)), Text("1", "b", None, ())],
+            [TextExample("0", "a", None, ("x",)), TextExample("1", "b", None, ())],
             [Prediction((), [0.4]), Prediction((), [0.1])],
         ),
         (
@@ -131,7 +136,10 @@ def test_every_kind_has_a_report_of_its_mistakes(kind, labels, examples, predict
 
 
 def test_card_and_summary(tmp_path):
-    report(tmp_path, Evaluation([Text("0", "a", None, "x")], [Prediction("x", [0.9, 0.1])], {"accuracy": 100.0}, 0.1))
+    report(
+        tmp_path,
+        Evaluation([TextExample("0", "a", None, "x")], [Prediction("x", [0.9, 0.1])], {"accuracy": 100.0}, 0.1),
+    )
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert card.startswith("---\nlibrary_name: transformers\npipeline_tag: text-classification")
     assert "SiFT with lambda 5" in card

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from debertakit.finetuning.sift import Sift, ascend, embedding_norms, perturbed_logits, watching
 from debertakit.loading import load_for_training
 from debertakit.tasks.batches import Collator
-from debertakit.tasks.features import Encoder
+from debertakit.tasks.features import ExampleEncoder
 from debertakit.tasks.losses import divergence, task_logits
 from tests import tiny
 
@@ -16,7 +16,7 @@ SIFT = Sift(strength=2.0, step=0.05, init=0.02)
 
 
 def batch(kind="single-label", labels=("0", "1"), count=6):
-    rows = Encoder(kind, tiny.tokenizer(), labels, 64).encode(tiny.examples(kind, count)).rows
+    rows = ExampleEncoder(kind, tiny.tokenizer(), labels, 64).encode(tiny.examples(kind, count)).rows
     return Collator(tiny.tokenizer(), kind)(rows)
 
 

@@ -7,7 +7,7 @@ from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
 from debertakit.loading import load_for_training
 from debertakit.tasks.batches import Collator
-from debertakit.tasks.features import Encoder, find_labels
+from debertakit.tasks.features import ExampleEncoder, find_labels
 from tests import tiny
 
 OWN = ("weights", "sift", "layer_decay", "precision", "callbacks")
@@ -45,7 +45,7 @@ def trainer(
                 module.p = dropout
     if lora:
         model = add_lora(model, 4)
-    rows = Encoder(kind, tiny.tokenizer(), labels, 64).encode(examples).rows
+    rows = ExampleEncoder(kind, tiny.tokenizer(), labels, 64).encode(examples).rows
     own = {name: settings.pop(name) for name in OWN if name in settings}
     return FinetuneTrainer(
         model, arguments(folder, **settings), kind, rows, Collator(tiny.tokenizer(), kind), evaluator, **own

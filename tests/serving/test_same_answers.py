@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 import debertakit
-from debertakit.data.examples import Question, Text
+from debertakit.data.examples import Question, TextExample
 from debertakit.finetuning.evaluation import load_evaluator
 from debertakit.inference.files import predict_file
 from debertakit.loading import TaskSettings, describe
@@ -31,7 +31,7 @@ def rows_of(kind):
         return [*examples, tiny.tagged("8", [*LONG.split(), "anna", "U.S."])]
     if kind == "choice":
         return [*examples, type(examples[0])("8", LONG, "it was", ("good", "bad"), label=0)]
-    return [*examples, Text("8", f"  {LONG} ", examples[0].pair, examples[0].label)]
+    return [*examples, TextExample("8", f"  {LONG} ", examples[0].pair, examples[0].label)]
 
 
 @pytest.fixture(scope="module", params=["single-label", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS[1:])])

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from debertakit.tasks.batches import Collator, TrainingOrder, budget_batches
-from debertakit.tasks.features import Encoder, TokenRow
+from debertakit.tasks.features import ExampleEncoder, TokenRow
 from tests import tiny
 
 LENGTHS = np.random.default_rng(0).integers(3, 80, 1000).tolist()
@@ -50,7 +50,7 @@ def test_batches_keep_to_their_budget(lengths, tokens):
 
 def test_batches_are_padded_to_their_longest_sequence():
     tokenizer = tiny.tokenizer()
-    rows = Encoder("tagging", tokenizer, ("O", "B-PER", "B-LOC"), 64).encode(tiny.examples("tagging")).rows
+    rows = ExampleEncoder("tagging", tokenizer, ("O", "B-PER", "B-LOC"), 64).encode(tiny.examples("tagging")).rows
     batch = Collator(tokenizer, "tagging")(rows[:3])
     lengths = [len(row.ids[0]) for row in rows[:3]]
     assert batch["input_ids"].shape == batch["labels"].shape == (3, max(lengths))

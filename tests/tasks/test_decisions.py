@@ -4,17 +4,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from debertakit.data.examples import Question, Tagged, Text
+from debertakit.data.examples import Question, Tagged, TextExample
 from debertakit.loading import load_for_training
 from debertakit.tasks.batches import Collator
 from debertakit.tasks.decisions import MAX_ANSWER_TOKENS, best_spans, decide, row_logits
-from debertakit.tasks.features import Encoder, TokenRow, find_labels
+from debertakit.tasks.features import ExampleEncoder, TokenRow, find_labels
 from debertakit.tasks.losses import cells, task_loss
 from tests import tiny
 
 
 def test_classes_options_values_and_sets():
-    texts = [Text("0", "a"), Text("1", "b")]
+    texts = [TextExample("0", "a"), TextExample("1", "b")]
     rows = [TokenRow(0, [[1]]), TokenRow(1, [[1]])]
     logits = [np.array([0.0, 2.0, 1.0]), np.array([3.0, -1.0, 0.5])]
     found = decide("single-label", texts, rows, logits, ("x", "y", "z"))
@@ -93,7 +93,7 @@ def test_rows_come_back_in_their_order_with_their_loss(kind, tmp_path):
     tokenizer, examples = tiny.tokenizer(), tiny.examples(kind, 9)
     labels = find_labels(kind, examples)
     model = load_for_training(tiny.deberta(tmp_path), kind, labels).eval()
-    rows = Encoder(kind, tokenizer, labels, 64).encode(examples).rows
+    rows = ExampleEncoder(kind, tokenizer, labels, 64).encode(examples).rows
     collate = Collator(tokenizer, kind)
     together, loss = row_logits(model, rows, kind, collate)
     losses, count = 0.0, 0
@@ -109,7 +109,7 @@ def test_rows_come_back_in_their_order_with_their_loss(kind, tmp_path):
 
 def test_without_labels_there_is_no_loss(tmp_path):
     model = load_for_training(tiny.deberta(tmp_path), "regression")
-    rows = Encoder("regression", tiny.tokenizer(), (), 64).encode([Text("0", "a film")]).rows
+    rows = ExampleEncoder("regression", tiny.tokenizer(), (), 64).encode([TextExample("0", "a film")]).rows
     logits, loss = row_logits(model, rows, "regression", Collator(tiny.tokenizer(), "regression"))
     assert np.isfinite(logits[0])
     assert np.isnan(loss)

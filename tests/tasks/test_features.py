@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
-from debertakit.tasks.features import IGNORED, Encoder, choose_length, find_labels, window_starts, word_pieces
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
+from debertakit.model import IGNORED
+from debertakit.tasks.features import ExampleEncoder, choose_length, find_labels, window_starts, word_pieces
 from debertakit.text.tokenizer_training import train_tokenizer
 from tests import tiny
 
@@ -18,7 +19,7 @@ WORDS = st.lists(
 
 
 def encoder(kind, labels=(), max_length=64):
-    return Encoder(kind, TOKENIZER, labels, max_length)
+    return ExampleEncoder(kind, TOKENIZER, labels, max_length)
 
 
 def spelled(ids):
@@ -26,8 +27,8 @@ def spelled(ids):
 
 
 def test_texts_are_read_as_the_tokenizer_reads_them():
-    pair = Text("0", "the film", "was good", "b")
-    features = encoder("single-label", ("a", "b")).encode([Text("1", "the film", None, "a"), pair])
+    pair = TextExample("0", "the film", "was good", "b")
+    features = encoder("single-label", ("a", "b")).encode([TextExample("1", "the film", None, "a"), pair])
     single, double = features.rows
     assert spelled(single.ids[0]) == ["[CLS]", "the", "film", "[SEP]"]
     assert spelled(double.ids[0]) == ["[CLS]", "the", "film", "[SEP]", "was", "good", "[SEP]"]
@@ -38,13 +39,13 @@ def test_texts_are_read_as_the_tokenizer_reads_them():
 
 def test_what_is_too_long_is_cut_and_counted():
     cutting = replace(encoder("single-label", ("a",), max_length=5), long="cut")
-    features = cutting.encode([Text("0", "the film was good", None, "a")])
+    features = cutting.encode([TextExample("0", "the film was good", None, "a")])
     assert spelled(features.rows[0].ids[0]) == ["[CLS]", "the", "film", "was", "[SEP]"]
     assert features.cut == 1
 
 
 def test_a_long_text_is_read_in_windows_by_default():
-    features = encoder("single-label", ("a",), max_length=5).encode([Text("0", "the film was good", None, "a")])
+    features = encoder("single-label", ("a",), max_length=5).encode([TextExample("0", "the film was good", None, "a")])
     windows = [spelled(row.ids[0]) for row in features.rows]
     assert windows == [["[CLS]", "the", "film", "was", "[SEP]"], ["[CLS]", "was", "good", "[SEP]"]]
     assert [(row.example, row.label) for row in features.rows] == [(0, 0), (0, 0)]
@@ -58,14 +59,14 @@ def test_ways_to_read_long_texts_that_a_kind_lacks(kind, mode):
 
 
 def test_labels_by_kind():
-    assert encoder("regression").encode([Text("0", "a", None, 2.5)]).rows[0].label == 2.5
-    several = encoder("multi-label", ("a", "b", "c")).encode([Text("0", "a", None, ("c", "a"))])
+    assert encoder("regression").encode([TextExample("0", "a", None, 2.5)]).rows[0].label == 2.5
+    several = encoder("multi-label", ("a", "b", "c")).encode([TextExample("0", "a", None, ("c", "a"))])
     assert several.rows[0].label == [1.0, 0.0, 1.0]
-    assert encoder("single-label", ("a",)).encode([Text("0", "a")]).rows[0].label is None
+    assert encoder("single-label", ("a",)).encode([TextExample("0", "a")]).rows[0].label is None
 
 
 def test_an_unknown_label_is_refused_in_training_and_not_learnt_from_elsewhere():
-    odd = [Text("row 7", "a film", None, "z")]
+    odd = [TextExample("row 7", "a film", None, "z")]
     with pytest.raises(ValueError, match=r"row 7.*'z'"):
         encoder("single-label", ("a", "b")).encode(odd, strict=True)
     assert encoder("single-label", ("a", "b")).encode(odd).rows[0].label == IGNORED
@@ -171,7 +172,7 @@ def test_blanks_at_the_ends_of_an_answer_are_not_part_of_it(answer, start):
 
 
 def test_no_room_for_a_word():
-    with pytest.raises(ValueError, match="max_length is 2: no room for words beside 2 special tokens"):
+    with pytest.raises(ValueError, match="max_length=2 leaves no room for words after 2 special tokens"):
         encoder("tagging", ("O",), 2).encode([Tagged("0", ("film",), ("O",))])
     assert len(encoder("tagging", ("O",), 3).encode([Tagged("0", ("film", "was"), ("O", "O"))]).rows) == 2
 
@@ -195,17 +196,27 @@ def test_choices_may_differ_in_number():
 
 
 def test_the_length_fits_nearly_all_examples():
-    texts = [Text(str(n), "film " * 10, None, "a") for n in range(995)] + [Text("x", "film " * 40, None, "a")] * 5
+    texts = [TextExample(str(n), "film " * 10, None, "a") for n in range(995)] + [
+        TextExample("x", "film " * 40, None, "a")
+    ] * 5
     assert choose_length("single-label", TOKENIZER, texts, 512) == 16  # 12 tokens, rounded up to a multiple of 8
     assert choose_length("single-label", TOKENIZER, texts[-20:], 512) == 48
     assert choose_length("single-label", TOKENIZER, texts[-20:], 20) == 20
 
 
 def test_labels_have_a_fixed_order():
-    assert find_labels("single-label", [Text("0", "", None, x) for x in ("10", "9", "b", "a")]) == ("9", "10", "a", "b")
+    assert find_labels("single-label", [TextExample("0", "", None, x) for x in ("10", "9", "b", "a")]) == (
+        "9",
+        "10",
+        "a",
+        "b",
+    )
     assert find_labels("tagging", [Tagged("0", ("a", "b"), ("B-X", "O"))]) == ("O", "B-X")
-    assert find_labels("multi-label", [Text("0", "", None, ("y", "x")), Text("1", "", None, ())]) == ("x", "y")
-    assert find_labels("regression", [Text("0", "", None, 1.0)]) == ()
+    assert find_labels("multi-label", [TextExample("0", "", None, ("y", "x")), TextExample("1", "", None, ())]) == (
+        "x",
+        "y",
+    )
+    assert find_labels("regression", [TextExample("0", "", None, 1.0)]) == ()
 
 
 def test_rows_know_their_examples_across_batches():

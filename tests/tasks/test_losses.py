@@ -7,7 +7,7 @@ from scipy.special import expit, log_softmax, softmax
 
 from debertakit.loading import load_for_training
 from debertakit.tasks.batches import Collator
-from debertakit.tasks.features import Encoder, find_labels
+from debertakit.tasks.features import ExampleEncoder, find_labels
 from debertakit.tasks.losses import cells, class_weights, divergence, task_logits, task_loss
 from tests import tiny
 
@@ -88,7 +88,7 @@ def test_logits_of_an_example_do_not_depend_on_its_neighbours(kind, make, tmp_pa
     tokenizer, examples = tiny.tokenizer(), tiny.examples(kind, 4)
     labels = find_labels(kind, examples)
     model = load_for_training(make(tmp_path), kind, labels).eval()
-    rows = Encoder(kind, tokenizer, labels, 64).encode(examples).rows
+    rows = ExampleEncoder(kind, tokenizer, labels, 64).encode(examples).rows
     collate = Collator(tokenizer, kind)
     with torch.no_grad():
         together = task_logits(model, collate(rows), kind)

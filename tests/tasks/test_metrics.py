@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.tasks import metrics
 
 
-def classes(*labels) -> list[Text]:
-    return [Text(str(i), "t", label=label) for i, label in enumerate(labels)]
+def classes(*labels) -> list[TextExample]:
+    return [TextExample(str(i), "t", label=label) for i, label in enumerate(labels)]
 
 
 def by_hand(gold, predictions) -> tuple[int, int, int, int]:
@@ -71,14 +71,14 @@ def test_correlations_against_numpy():
     def ranks(x):
         return np.array([(x < value).sum() + ((x == value).sum() + 1) / 2 for value in x])
 
-    scores = metrics.correlation([Text("", "t", label=float(g)) for g in gold], predictions.tolist())
+    scores = metrics.correlation([TextExample("", "t", label=float(g)) for g in gold], predictions.tolist())
     assert scores["pearson"] == pytest.approx(pearson(gold, predictions))
     assert scores["spearman"] == pytest.approx(pearson(ranks(gold), ranks(predictions)))
     assert scores["average"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
 
 
 def test_correlation_of_a_constant_is_0_and_not_nan():
-    examples = [Text("", "t", label=float(g)) for g in range(3)]
+    examples = [TextExample("", "t", label=float(g)) for g in range(3)]
     assert metrics.correlation(examples, [1.0, 1.0, 1.0])["average"] == 0.0
     assert metrics.correlation(examples[:1], [1.0])["pearson"] == 0.0
 
@@ -110,7 +110,7 @@ def test_multi_label_is_scikit_learns_where_that_has_two_labels():
 
 def test_multirc_groups_the_answers_of_a_question():
     examples = [
-        Text(str(i), "p", "q", label, group)
+        TextExample(str(i), "p", "q", label, group)
         for i, (label, group) in enumerate([("1", "0-0"), ("0", "0-0"), ("1", "0-1"), ("1", "0-1"), ("0", "1-0")])
     ]
     scores = metrics.multirc(examples, ["1", "0", "1", "0", "1"])
@@ -297,7 +297,7 @@ def test_cluener_is_the_mean_over_types_of_the_texts():
 
 def test_only_labelled_data_is_scored():
     with pytest.raises(ValueError, match="example 1 has no label"):
-        metrics.accuracy([Text("0", "t", label="a"), Text("1", "t")], ["a", "a"])
+        metrics.accuracy([TextExample("0", "t", label="a"), TextExample("1", "t")], ["a", "a"])
     with pytest.raises(ValueError, match="1 predictions for 2 examples"):
         metrics.accuracy(classes("a", "b"), ["a"])
     with pytest.raises(ValueError, match="no examples"):

@@ -105,7 +105,7 @@ def test_hub_dataset_streams(tmp_path, tokenizer):
 )
 def test_what_a_document_is_in_a_text_file(tmp_path, tokenizer, unit, expected):
     (tmp_path / "a.txt").write_text("\none\ntwo\n \n\nthree")
-    source = documents.source(tmp_path / "a.txt", txt_document=unit)
+    source = documents.open_documents(tmp_path / "a.txt", txt_document=unit)
     found = [re.sub(r"\n\s+", "\n\n", text) for _, text in source.pieces()]
     assert found == expected
 
@@ -114,9 +114,9 @@ def test_cleaning(tmp_path):
     raw = "a\x00b\ufeff\r\nnew\rline\x0cpage\x07\n\n \x01 \n\nsecond"
     (tmp_path / "a.txt").write_text(raw, newline="")
     (tmp_path / "b.jsonl").write_text('{"text": "lone \\ud800 surrogate"}\n{"text": null}\n')
-    source = documents.source(tmp_path)
+    source = documents.open_documents(tmp_path)
     assert [text for _, text in source.pieces()] == ["ab\nnew\nline\npage", "second", "lone  surrogate"]
-    assert source.counts == documents.Counts(documents=3, pieces=3, empty=2, control_characters=5)
+    assert source.counts == documents.ReadingCounts(documents=3, pieces=3, empty=2, control_characters=5)
 
 
 def test_long_document_is_cut_and_stays_on_one_side(tmp_path, tokenizer, monkeypatch):
@@ -142,7 +142,7 @@ def test_cut_loses_nothing_and_prefers_line_ends():
 
 BAD = {
     "missing.txt": (None, r"missing\.txt: no such file"),
-    "a.docx": (b"x", r"a\.docx: not a format"),
+    "a.docx": (b"x", r"a\.docx: unsupported format"),
     "empty.txt": (b" \n\n\n", r"empty\.txt is empty"),
     "latin.txt": ("one\ntwo\n\nthree\ncafé\n".encode("latin-1"), r"latin\.txt, line 5: not UTF-8 \(byte 0xe9\)"),
     "broken.jsonl": (b'{"text": "a"}\n\n{"text": \n', r"broken\.jsonl, line 3: not a JSON row"),
@@ -281,7 +281,7 @@ def test_second_run_reuses_and_content_decides(tmp_path, tokenizer, monkeypatch)
     prepare(path, tokenizer, tmp_path / "out")
     assert stamps(tmp_path) == before
     with monkeypatch.context() as patch:  # unchanged size and time: not even read
-        patch.setattr(corpus, "file_hash", lambda path: pytest.fail(f"hashed {path} again"))
+        patch.setattr(corpus, "file_hash", lambda path, algorithm: pytest.fail(f"hashed {path} again"))
         prepare(path, tokenizer, tmp_path / "out")
     assert stamps(tmp_path) == before
     path.write_text(TEXT.replace("river", "RIVER"))  # the same size
@@ -303,18 +303,19 @@ def test_other_tokenizer_or_options_are_refused(tmp_path, tokenizer):
 KILLED = """
 import sys, time
 from pathlib import Path
+from debertakit.files import temporary_path
 from debertakit.text import corpus
 from tests.text.material import byte_level
 
 write_shard = corpus.write_shard
-def slowly(folder, number, arrays):
+def slowly(folder, number, arrays, counts):
     if number == int(sys.argv[3]):  # half a shard on disk, then wait for the kill
-        aside = folder / f"shard-{number:05d}.partial"
-        aside.mkdir()
-        (aside / "tokens.npy").write_bytes(b"half")
+        half = temporary_path(folder / f"shard-{number:05d}")
+        half.mkdir()
+        (half / "tokens.npy").write_bytes(b"half")
         print("ready", flush=True)
         time.sleep(60)
-    return write_shard(folder, number, arrays)
+    return write_shard(folder, number, arrays, counts)
 corpus.write_shard = slowly
 corpus.prepare(sys.argv[1], byte_level(), sys.argv[2], max_shard_tokens=300)
 """
@@ -338,7 +339,7 @@ def test_killed_in_the_middle_goes_on(tmp_path, tokenizer):
     assert everything(resumed) == everything(whole)
     assert resumed.manifest["counts"] == whole.manifest["counts"]
     assert finished.items() <= stamps(tmp_path / "out").items()
-    assert not list((tmp_path / "out").glob("*.partial"))
+    assert not list((tmp_path / "out").glob("*.part"))
 
 
 @pytest.mark.slow
@@ -378,7 +379,7 @@ def test_flipped_bit_is_found_by_verify(tmp_path, tokenizer):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(None, "no prepared corpus"), ("{", "unreadable"), ("{}", "format 1")]
+    ("content", "message"), [(None, "not a prepared corpus"), ("{", "unreadable"), ("{}", "format 1")]
 )
 def test_bad_manifest(tmp_path, content, message):
     if content:
@@ -497,11 +498,11 @@ def test_spacy_model_that_is_not_there():
 
 
 def test_plain_progress_lines(capsys, monkeypatch):
-    from debertakit.text.progress import Progress
+    from debertakit.text.progress import ProgressBar
 
     clock = iter([0.0, 1.0, 7.0, 8.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with Progress("tokenising", "tokens", 1000) as progress:
+    with ProgressBar("tokenising", "tokens", 1000) as progress:
         progress.show(1_000_000, 100)
         progress.show(7_000_000, 700)
         progress.show(8_000_000, 800)

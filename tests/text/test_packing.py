@@ -146,7 +146,11 @@ def test_from_a_real_corpus(tmp_path):
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"max_length": 2}, "max_length=2"), ({"mode": "x"}, "mode='x'"), ({"step_tokens": 10}, "less than max_length")],
+    [
+        ({"max_length": 2}, "max_length=2"),
+        ({"mode": "x"}, "documents or blocks, not 'x'"),
+        ({"step_tokens": 10}, "less than max_length"),
+    ],
 )
 def test_bad_settings(change, message):
     with pytest.raises(ValueError, match=message):

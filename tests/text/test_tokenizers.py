@@ -363,7 +363,7 @@ def test_loading_errors_name_the_thing(tmp_path, monkeypatch):
     bpe.unlink()
     with pytest.raises(ValueError, match=r"no tokenizer in .*empty"):
         load_tokenizer(tmp_path / "empty")
-    with pytest.raises(ValueError, match="nobody/nothing is no local folder"):
+    with pytest.raises(ValueError, match="nobody/nothing is not a local folder"):
         load_tokenizer("nobody/nothing")
 
 
@@ -380,7 +380,7 @@ def test_training_errors_name_the_thing(tmp_path):
         for empty in ([], ["", " \n"], tmp_path / "empty.txt"):
             with pytest.raises(ValueError, match="corpus is empty"):
                 train_tokenizer(empty, kind, progress=False)
-        with pytest.raises(ValueError, match="vocab_size 100 is too small: at least"):
+        with pytest.raises(ValueError, match=r"vocab_size 100 is too small: .* need at least"):
             train_tokenizer(CORPUS, kind, 100, progress=False)
 
 

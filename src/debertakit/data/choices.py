@@ -1,7 +1,6 @@
 """Multiple choice: RACE, SWAG, and the user's own rows with any number of options."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from debertakit.data.examples import Choice
 from debertakit.data.problems import Problems, shorten
@@ -55,12 +54,12 @@ def choices(
     return examples
 
 
-def _options(cells: Sequence[Any]) -> list[str]:
+def _options(cells: Sequence[object]) -> list[str]:
     """Keep empty options, because the label may count them."""
     return [as_text(option) for option in (cells[0] if len(cells) == 1 and isinstance(cells[0], list) else cells)]
 
 
-def _place(raw: Any, columns: Sequence[str], options: Sequence[str]) -> int:
+def _place(raw: object, columns: Sequence[str], options: Sequence[str]) -> int:
     """Index of the labelled option among the non-empty options."""
     given = str(raw).strip()
     if given in columns and len(columns) == len(options):
@@ -72,5 +71,5 @@ def _place(raw: Any, columns: Sequence[str], options: Sequence[str]) -> int:
     else:
         place = letter_index(given.upper())
     if not 0 <= place < len(options) or not options[place]:
-        raise ValueError("label is none of the options", shorten(raw))
+        raise ValueError("label is not one of the options", shorten(raw))
     return sum(map(bool, options[:place]))

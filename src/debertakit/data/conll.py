@@ -39,7 +39,7 @@ def read_conll(path: Path, *, labelled: bool = True) -> list[Tagged]:
     for index, ((number, sentence), tags) in enumerate(zip(sentences, converted, strict=True)):
         repaired = bio(tags)
         if repaired != tags and not iob1:
-            problems.repair(number, "I- that continues nothing, read as B-")
+            problems.repair(number, "I- tag that continues no entity, read as B-")
         known = tuple(tag for tag in repaired if tag is not None)
         words = tuple(word for word, _ in sentence)
         examples.append(Tagged(str(index), words, known if len(known) == len(words) else None))

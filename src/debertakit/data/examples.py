@@ -1,24 +1,24 @@
-"""Tasks and examples: four classes of examples, and a task that reads, scores and writes them.
+"""The kinds of tasks, and the four classes of examples.
 
-    kind          example    label                 prediction
-    single-label  Text       str                   str
-    multi-label   Text       tuple of str          tuple of str
-    regression    Text       float                 float
-    tagging       Tagged     one tag per word      one tag per word
-    qa            Question   answers and starts    str; "" means no answer
-    choice        Choice     int, option index     int
+    kind          example      label                 prediction
+    single-label  TextExample  str                   str
+    multi-label   TextExample  tuple of str          tuple of str
+    regression    TextExample  float                 float
+    tagging       Tagged       one tag per word      one tag per word
+    qa            Question     answers and starts    str; "" means no answer
+    choice        Choice       int, option index     int
 
 A label of None means not given, as in the test sets of leaderboards.
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 Kind = Literal["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
 
 
 @dataclass(frozen=True)
-class Text:
+class TextExample:
     id: str
     text: str
     pair: str | None = None
@@ -60,7 +60,16 @@ class Choice:
     """Correct names, if there may be several."""
 
 
-Example = Text | Tagged | Question | Choice
+Example = TextExample | Tagged | Question | Choice
+E = TypeVar("E", bound=Example)
+EXAMPLE_CLASSES: dict[Kind, type[Example]] = {
+    "single-label": TextExample,
+    "multi-label": TextExample,
+    "regression": TextExample,
+    "tagging": Tagged,
+    "qa": Question,
+    "choice": Choice,
+}
 
 
 def gold(example: Example) -> Any:

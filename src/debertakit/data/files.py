@@ -1,12 +1,12 @@
 """The user's own files: tables of texts, tagged words, questions or options. The kind of task is inferred from them.
 
-    file                                       examples   kind
-    CSV, TSV, JSONL, JSON, Parquet             Text       regression if the labels are numbers with fractions,
-      with columns ``text``, ``label``                    multi-label if they are lists or ``separator`` joins them,
-                                                          else single-label
-      and ``options``                          Choice     choice
-    CoNLL, if ``text`` is not given            Tagged     tagging
-    SQuAD's .json, if ``text`` is not given    Question   qa
+    file                                       examples     kind
+    CSV, TSV, JSONL, JSON, Parquet             TextExample  regression if the labels are numbers with fractions,
+      with columns ``text``, ``label``                      multi-label if they are lists or ``separator`` joins them,
+                                                            else single-label
+      and ``options``                          Choice       choice
+    CoNLL, if ``text`` is not given            Tagged       tagging
+    SQuAD's .json, if ``text`` is not given    Question     qa
 
 Rows of dev and test whose label does not occur in training cannot be predicted. They are skipped and counted.
 """
@@ -14,10 +14,9 @@ Rows of dev and test whose label does not occur in training cannot be predicted.
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data.choices import choices
-from debertakit.data.examples import Choice, Example, Kind, Tagged, Text, gold
+from debertakit.data.examples import Choice, Example, Kind, Tagged, TextExample, gold
 from debertakit.data.problems import LIMIT, Problems, shorten
 from debertakit.data.tables import SUFFIXES, TableRow, quoting_of, read_rows, table
 from debertakit.data.texts import Columns, Label, ReadLabel, blank, number, texts
@@ -33,10 +32,10 @@ def read_table(
     label: str | None = None,
     separator: str | None = None,
     kind: Kind | None = None,
-    seen: Sequence[Text] = (),
+    seen: Sequence[TextExample] = (),
     labels: Collection[str] | None = None,
     labelled: bool = True,
-) -> list[Text]:
+) -> list[TextExample]:
     """Read texts from a table.
 
     ``seen``: training examples, which fix the kind and the labels of the other files.
@@ -77,12 +76,12 @@ def read_choices(
     return examples
 
 
-def infer_kind(labels: Sequence[Any]) -> Kind:
+def infer_kind(labels: Sequence[object]) -> Kind:
     """Infer the kind from a label column. Regression allows up to 5 % non-numbers; NaN counts as a missing label."""
     given = [value for value in labels if not blank(value) and not _is_nan(value)]
     if any(isinstance(value, (list, tuple)) for value in given):
         return "multi-label"
-    scores = [float(value) for value in given if _is_number(value)]
+    scores = [score for value in given if (score := _as_number(value)) is not None]
     fractions = any(math.isfinite(score) and score % 1 for score in scores)
     return "regression" if fractions and len(scores) >= (1 - LIMIT) * len(given) else "single-label"
 
@@ -90,7 +89,7 @@ def infer_kind(labels: Sequence[Any]) -> Kind:
 def kind_of(examples: Sequence[Example]) -> Kind:
     """Infer the kind from examples that have been read."""
     first = examples[0]
-    if isinstance(first, Text):
+    if isinstance(first, TextExample):
         label = gold(first)
         return {tuple: "multi-label", float: "regression"}.get(type(label), "single-label")  # type: ignore[return-value]
     return "tagging" if isinstance(first, Tagged) else "choice" if isinstance(first, Choice) else "qa"
@@ -99,7 +98,7 @@ def kind_of(examples: Sequence[Example]) -> Kind:
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[TableRow]:
     """Read a table. If all ``columns`` are numbers (from 1), it has no header unless its first line has these names."""
     if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: not a table that can be read (it reads {', '.join(SUFFIXES)})")
+        raise ValueError(f"{path}: not a table; expected one of {', '.join(SUFFIXES)}")
     if path.suffix not in _TABLES:
         return read_rows(path, problems)
     headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
@@ -113,35 +112,37 @@ def _label_reader(kind: Kind, separator: str | None, known: Collection[str] | No
             raise ValueError("label unseen in training", shorten(name))
         return name
 
-    def single(value: Any) -> Label | None:
+    def single(value: object) -> Label | None:
         if isinstance(value, (list, dict)):
             raise ValueError("not a single label", shorten(value))
         return None if blank(value) or _is_nan(value) else checked(str(value).strip())
 
-    def several(value: Any) -> Label | None:
+    def several(value: object) -> Label | None:
         if value is None or _is_nan(value):
             return None
         names = value if isinstance(value, (list, tuple)) else str(value).split(separator) if separator else [value]
         return tuple(checked(str(name).strip()) for name in names if not blank(name))
 
-    def score(value: Any) -> Label | None:
+    def score(value: object) -> Label | None:
         return None if blank(value) else number(value)
 
     readers: Mapping[Kind, ReadLabel] = {"single-label": single, "multi-label": several, "regression": score}
     if kind not in readers:
-        raise ValueError(f"a table of texts is not for {kind}; its kinds are {', '.join(readers)}")
+        raise ValueError(f"a table of texts cannot be read as {kind}; it can be read as {', '.join(readers)}")
     return readers[kind]
 
 
-def _labels(examples: Sequence[Text]) -> set[str]:
+def _labels(examples: Sequence[TextExample]) -> set[str]:
     return {name for e in examples for name in (e.label if isinstance(e.label, tuple) else (str(e.label),))}
 
 
-def _not_free_text(path: Path, examples: Sequence[Text]) -> None:
+def _not_free_text(path: Path, examples: Sequence[TextExample]) -> None:
     labels = _labels(examples)
     if len(examples) >= 20 and len(labels) > len(examples) / 2:
         some = ", ".join(shorten(label) for label in sorted(labels)[:3])
-        raise ValueError(f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); the right column?")
+        raise ValueError(
+            f"{path}: {len(labels)} different labels in {len(examples)} rows ({some}); is it the right label column?"
+        )
 
 
 def known_types(path: Path, examples: list[Tagged], known: Collection[str] | None) -> list[Tagged]:
@@ -160,13 +161,13 @@ def known_types(path: Path, examples: list[Tagged], known: Collection[str] | Non
     return kept
 
 
-def _is_nan(value: Any) -> bool:
-    return _is_number(value) and math.isnan(float(value))
+def _is_nan(value: object) -> bool:
+    score = _as_number(value)
+    return score is not None and math.isnan(score)
 
 
-def _is_number(value: Any) -> bool:
+def _as_number(value: object) -> float | None:
     try:
-        float(value)
+        return None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
-        return False
-    return not isinstance(value, bool)
+        return None

@@ -7,14 +7,13 @@ This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from debertakit.data.examples import gold
+from debertakit.data.examples import E, gold
 from debertakit.data.problems import Problems, logger
 from debertakit.data.tables import SUFFIXES, TableRow, read_rows
 
 Patterns = Mapping[str, Sequence[str]]
-ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[Any]]
+ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[E]]
 """Rows, problems, and whether every row must have a label -> examples."""
 
 SPLITS: Patterns = {
@@ -35,14 +34,14 @@ HUB_SPLITS = {
 
 def read_splits(
     folder: Path,
-    read: ReadSplit,
+    read: ReadSplit[E],
     *,
     names: Sequence[str],
     patterns: Patterns = SPLITS,
     hub: str = "",
     known: Sequence[str] = (),
     headless: Sequence[str] = (),
-) -> dict[str, list[Any]]:
+) -> dict[str, list[E]]:
     """Read examples by split from a folder, from "hf" (the dataset ``hub``), or from "hf:NAME[:CONFIG]"."""
     splits = {}
     if is_hub(folder):
@@ -56,10 +55,10 @@ def read_splits(
     return with_dev(folder, splits)
 
 
-def with_dev(folder: Path, splits: dict[str, list[Any]]) -> dict[str, list[Any]]:
+def with_dev(folder: Path, splits: dict[str, list[E]]) -> dict[str, list[E]]:
     """Use a labelled test set as the dev set if there is no dev set."""
     if "dev" not in splits and splits.get("test") and all(gold(example) is not None for example in splits["test"]):
-        logger.warning("%s: no dev set; the test set has labels, and is used as one", folder)
+        logger.warning("%s: no dev set; the test set has labels and is used instead", folder)
         splits["dev"] = splits.pop("test")
     return splits
 
@@ -79,14 +78,14 @@ def find(
             return {split: path for split, path in found.items() if path}
     expected = ", ".join(globs[0] for globs in patterns.values())
     there = ", ".join(sorted(child.name for child in folder.iterdir())[:8]) or "nothing"
-    raise ValueError(f"{folder}: no data files ({expected}); the folder holds {there}")
+    raise ValueError(f"{folder}: no data files ({expected}); the folder contains {there}")
 
 
 def is_hub(folder: Path) -> bool:
     return str(folder) == "hf" or str(folder).startswith("hf:")
 
 
-def _finished(rows: Iterator[TableRow], problems: Problems, read: ReadSplit, split: str) -> list[Any]:
+def _finished(rows: Iterator[TableRow], problems: Problems, read: ReadSplit[E], split: str) -> list[E]:
     examples = read(rows, problems, not split.startswith("test"))
     problems.finish(len(examples))
     return examples
@@ -104,7 +103,7 @@ def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
     """Load rows by split from "hf" (the ``default`` dataset) or "hf:NAME[:CONFIG]"."""
     source = str(folder).partition(":")[2] or default
     if not source:
-        raise ValueError("this task is not read from the hub; give the folder with its files")
+        raise ValueError("this task cannot be loaded from the hub; pass the folder with its files")
     try:
         from datasets import load_dataset
     except ImportError as error:
@@ -114,7 +113,9 @@ def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
         dataset = load_dataset(name, config or None)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"hf:{source} cannot be loaded ({reason}); offline, give the folder with its files") from error
+        raise ValueError(
+            f"hf:{source} cannot be loaded ({reason}); without network, pass the folder with its files"
+        ) from error
     return {
         HUB_SPLITS[split]: (TableRow(number, row) for number, row in enumerate(rows, 1))
         for split, rows in dataset.items()

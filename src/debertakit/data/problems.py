@@ -48,7 +48,7 @@ class Problems:
         """Log the problems, or raise if too many rows were skipped. ``used``: the number of rows that were kept."""
         total = used + len(self.skipped)
         if not total:
-            raise ValueError(f"{self.path}: the file holds no examples")
+            raise ValueError(f"{self.path}: the file has no examples")
         if len(self.skipped) > LIMIT * total:
             share = f"{len(self.skipped)} of {total} rows cannot be used"
             raise ValueError(f"{self.skipped[0]}; {share} ({counts(self.skipped)}), more than {LIMIT:.0%}")

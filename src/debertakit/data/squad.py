@@ -8,12 +8,19 @@ scoring only uses the texts.
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from debertakit.data.examples import Question
 from debertakit.data.folders import Patterns, find, hub_rows, is_hub
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow, decodable, whole
+
+
+class AnswerColumns(TypedDict):
+    """The answers to a question, as on the hub."""
+
+    text: list[str]
+    answer_start: list[int]
 
 
 def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Question]:
@@ -24,7 +31,7 @@ def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Ques
         raise ValueError(f"{path}: not JSON ({error})") from error
     articles = data.get("data") if isinstance(data, dict) else None
     if not isinstance(articles, list):
-        raise ValueError(f"{path}: not of SQuAD's form; expected an object with a list 'data'")
+        raise ValueError(f"{path}: not in SQuAD's format; expected an object with a list 'data'")
     problems = Problems(path, "question")
     examples = questions(_flat(articles, problems), problems, train=train, impossible=impossible)
     problems.finish(len(examples))
@@ -32,7 +39,7 @@ def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Ques
 
 
 def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impossible: bool) -> list[Question]:
-    """Read id, question, context, answers. Answers: {"text": [...], "answer_start": [...]} or None, as on the hub."""
+    """Convert rows of id, question, context and answers (AnswerColumns, or None if they are withheld)."""
     examples = []
     for number, row in rows:
         context, question = row["context"], row["question"].strip()
@@ -46,7 +53,7 @@ def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impo
         elif not texts and impossible:
             examples.append(Question(row["id"], question, context, (), ()))
         elif not texts:
-            problems.skip(number, "no answer", "squad2 has such questions, squad has not")
+            problems.skip(number, "no answer", "only squad2 has questions without an answer")
         else:
             found = [(text, _place(context, text, start)) for text, start in zip(texts, starts, strict=True)]
             placed = [answer for answer in found if answer[1] >= 0]
@@ -54,9 +61,9 @@ def questions(rows: Iterator[TableRow], problems: Problems, *, train: bool, impo
                 problems.skip(number, "answer not in the context", shorten(texts[0]))
                 continue
             if any(place not in (start, -1) for (_, place), start in zip(found, starts, strict=True)):
-                problems.repair(number, "answer elsewhere in the context than said, found there")
+                problems.repair(number, "answer at a wrong offset, corrected")
             if len(placed) < len(found):
-                problems.repair(number, f"answer not in the context, {'left out' if train else 'kept for scoring'}")
+                problems.repair(number, f"answer not in the context, {'dropped' if train else 'kept for scoring'}")
             kept = placed if train else sorted(found, key=lambda answer: answer[1] < 0)  # answers with a start first
             answers, places = zip(*kept, strict=True)
             examples.append(Question(row["id"], question, context, answers, places))
@@ -69,7 +76,7 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[TableRow]:
         try:
             pairs = [(paragraph["context"], qa) for paragraph in article["paragraphs"] for qa in paragraph["qas"]]
         except (KeyError, TypeError) as error:
-            problems.skip(f"in article {number}", "not of SQuAD's form", f"{type(error).__name__} {error}")
+            problems.skip(f"in article {number}", "not in SQuAD's format", f"{type(error).__name__} {error}")
             continue
         for context, qa in pairs:
             try:
@@ -77,12 +84,12 @@ def _flat(articles: Sequence[Any], problems: Problems) -> Iterator[TableRow]:
                 if not isinstance(context, str) or not isinstance(qa["question"], str):
                     raise TypeError("question and context must be texts")
             except (KeyError, TypeError, ValueError) as error:
-                problems.skip(f"in article {number}", "not of SQuAD's form", f"{type(error).__name__} {error}")
+                problems.skip(f"in article {number}", "not in SQuAD's format", f"{type(error).__name__} {error}")
                 continue
             yield TableRow(row["id"], row)
 
 
-def _columns(qa: Mapping[str, Any]) -> dict[str, list[Any]] | None:
+def _columns(qa: Mapping[str, Any]) -> AnswerColumns | None:
     """Answers as on the hub: None in a test set, empty lists for an unanswerable question."""
     if qa.get("is_impossible"):
         return {"text": [], "answer_start": []}
@@ -92,7 +99,7 @@ def _columns(qa: Mapping[str, Any]) -> dict[str, list[Any]] | None:
     return {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
 
 
-def _answers(columns: Mapping[str, Any] | None) -> tuple[list[str], list[int]]:
+def _answers(columns: AnswerColumns | None) -> tuple[list[str], list[int]]:
     return (columns["text"], columns["answer_start"]) if columns else ([], [])
 
 

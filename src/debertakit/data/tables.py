@@ -85,7 +85,7 @@ def _attempt(row: TableRow, problems: Problems, parse: Callable[[TableRow], list
     try:
         return parse(row)
     except (KeyError, TypeError, AttributeError) as error:
-        problems.skip(row.number, "not of the form expected", f"{type(error).__name__} {error}")
+        problems.skip(row.number, "unexpected structure", f"{type(error).__name__} {error}")
     except UnicodeDecodeError as error:
         problems.skip(row.number, "not UTF-8", f"byte 0x{error.object[error.start]:02x}")
     except json.JSONDecodeError as error:
@@ -183,7 +183,7 @@ def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> 
             ends = raw.endswith(b"\n")
             if len(raw) >= MAX_LINE and not ends and not too_long:
                 too_long = True
-                problems.skip(number, f"a line of more than {MAX_LINE >> 20} MB")
+                problems.skip(number, f"line longer than {MAX_LINE >> 20} MB")
             if not too_long:
                 line = raw.decode("utf-8", "surrogateescape")
                 if keep_undecodable or _decodable(number, line, problems):
@@ -229,7 +229,7 @@ def _quoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
             return
         except csv.Error as error:
             if "unexpected end" in str(error):
-                raise ValueError(f"{path}, line {number}: a quotation mark opens here and never closes") from error
+                raise ValueError(f"{path}, line {number}: unclosed quotation mark") from error
             problems.skip(number, "badly quoted", str(error))
             continue
         if any(cell.strip() for cell in row) and _decodable(number, "".join(row), problems):
@@ -245,7 +245,7 @@ def _parsed(number: int, line: str, problems: Problems) -> Iterator[TableRow]:
     yield from _checked(number, value, line, problems)
 
 
-def _checked(number: int | str, value: Any, source: str | None, problems: Problems) -> Iterator[TableRow]:
+def _checked(number: int | str, value: object, source: str | None, problems: Problems) -> Iterator[TableRow]:
     """``source``: the text from which the value was parsed, or None for a list item."""
     if not isinstance(value, dict):
         problems.skip(number, "not a JSON object", shorten(value))
@@ -260,7 +260,7 @@ def _decodable(number: int | str, text: str, problems: Problems) -> bool:
     if bad and "\udc80" <= bad.group() <= "\udcff":  # Python's surrogateescape for a byte that is not UTF-8
         problems.skip(number, "not UTF-8", f"byte 0x{ord(bad.group()) & 0xFF:02x}")
     elif bad:
-        problems.skip(number, "half a surrogate pair")
+        problems.skip(number, "lone surrogate")
     return not bad
 
 

@@ -1,18 +1,17 @@
-"""Convert rows to ``Text`` examples: one or two texts and a label, under any of several column names."""
+"""Convert rows to ``TextExample``: one or two texts and a label, under any of several column names."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from debertakit.data.examples import Text
+from debertakit.data.examples import TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
 
 Label = str | tuple[str, ...] | float
-ReadLabel = Callable[[Any], Label | None]
+ReadLabel = Callable[[object], Label | None]
 """Cell value -> label, or None if it has none. Raises ValueError("reason", "detail") for an invalid label."""
 
 
@@ -34,10 +33,10 @@ class Columns:
 
 def reader(
     columns: Columns, label: ReadLabel, *, names: Sequence[str], patterns: Patterns = SPLITS, hub: str = ""
-) -> Callable[[Path], dict[str, list[Text]]]:
+) -> Callable[[Path], dict[str, list[TextExample]]]:
     """Make the ``read`` function of a task."""
 
-    def read(folder: Path) -> dict[str, list[Text]]:
+    def read(folder: Path) -> dict[str, list[TextExample]]:
         return read_splits(
             folder,
             lambda rows, problems, labelled: texts(rows, problems, columns, label, labelled),
@@ -53,9 +52,9 @@ def reader(
 
 def texts(
     rows: Iterator[TableRow], problems: Problems, columns: Columns, read_label: ReadLabel, labelled: bool
-) -> list[Text]:
+) -> list[TextExample]:
     """Convert rows. Empty texts and invalid labels are skipped; unlabelled test rows need a prediction and are kept."""
-    examples: list[Text] = []
+    examples: list[TextExample] = []
     required = [names for names in (columns.text, columns.pair, columns.label if labelled else ()) if names]
     for index, row in enumerate(rows):
         if index == 0:
@@ -73,36 +72,36 @@ def texts(
             problems.skip(row.number, *error.args)
             continue
         identity = lookup(values, columns.id)
-        examples.append(Text(str(len(examples) if blank(identity) else identity), text, pair, label))
+        examples.append(TextExample(str(len(examples) if blank(identity) else identity), text, pair, label))
     return examples
 
 
-def require(values: Mapping[str, Any], columns: Sequence[Sequence[str]], problems: Problems) -> None:
+def require(values: Mapping[str, object], columns: Sequence[Sequence[str]], problems: Problems) -> None:
     """Raise if the first row lacks a required column under all of its names."""
     there = {name.casefold() for name in values}
     for names in columns:
         if not there.intersection(names):
             wanted, found = " or ".join(map(repr, names)), ", ".join(shorten(name) for name in values)
             looks_like_data = any(len(name) > 40 or name.replace(".", "").isdecimal() for name in values)
-            hint = " (no header? then give columns by their numbers, from 1)" if looks_like_data else ""
+            hint = " (if the file has no header, give column numbers, from 1)" if looks_like_data else ""
             raise ValueError(f"{problems.path}: no column {wanted}; it has {found}{hint}")
 
 
-def lookup(values: Mapping[str, Any], names: Sequence[str]) -> Any:
+def lookup(values: Mapping[str, object], names: Sequence[str]) -> object:
     return next((values[name] for name in names if name in values), None)
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     if isinstance(value, (list, dict)):
         raise ValueError("not a text", shorten(value))
     return "" if value is None else str(value).strip()
 
 
-def blank(value: Any) -> bool:
+def blank(value: object) -> bool:
     return value is None or (isinstance(value, str) and not value.strip())
 
 
-def hidden(value: Any) -> bool:
+def hidden(value: object) -> bool:
     """Whether a benchmark withholds this label: blank, or -1 as on the hub."""
     return blank(value) or str(value).strip() in ("-1", "-1.0")
 
@@ -112,25 +111,25 @@ def one_of(labels: Sequence[str], numbers: Sequence[str] = ()) -> ReadLabel:
     names = {name.casefold(): name for name in labels}
     numbered = {str(number): name for number, name in enumerate(numbers)}
 
-    def read(value: Any) -> str | None:
+    def read(value: object) -> str | None:
         if hidden(value):
             return None
         key = str(value).strip().casefold()
         if key == "-":
-            raise ValueError("label '-': its annotators did not agree")
+            raise ValueError("label '-': the annotators did not agree")
         if key not in names and key not in numbered:
-            raise ValueError("unknown label", f"{shorten(value)} is none of {', '.join(labels)}")
+            raise ValueError("unknown label", f"{shorten(value)} is not one of {', '.join(labels)}")
         return names.get(key) or numbered[key]
 
     return read
 
 
-def number(value: Any) -> float:
+def number(value: object) -> float:
     """Parse a finite score."""
     try:
-        score = float(value)
+        score = float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError):
         raise ValueError("not a number", shorten(value)) from None
     if not math.isfinite(score):
-        raise ValueError("a score that is not finite", shorten(value))
+        raise ValueError("score is not finite", shorten(value))
     return score

@@ -93,9 +93,9 @@ def _shares(subject: Subject, texts: list[str], corpus: str | None, png: Path) -
     from debertakit.explain.figure import shares_figure
 
     if corpus is not None:
-        from debertakit.text.documents import source
+        from debertakit.text.documents import open_documents
 
-        pieces = source(corpus, txt_document="line").pieces()
+        pieces = open_documents(corpus, txt_document="line").pieces()
         texts = [text for _, text in islice(pieces, CORPUS_TEXTS)]
     of_heads = shares(take_apart(subject, text, longest=CORPUS_TOKENS) for text in texts)
     shares_figure(of_heads, png, f"{subject.name}: position's share, %, over {len(texts)} texts")

@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Choice, Kind, Question, Tagged, Text, gold
+from debertakit.data.examples import EXAMPLE_CLASSES, Kind, gold
 from debertakit.data.files import kind_of
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
 from debertakit.loading import SavedModel, describe, longest_input
@@ -19,11 +19,10 @@ from debertakit.precision import best_device
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
 from debertakit.tasks.decisions import Prediction, decide, row_logits
-from debertakit.tasks.features import Encoder, Long, TokenRow
+from debertakit.tasks.features import ExampleEncoder, Long, TokenRow
 from debertakit.tasks.own import SCORES, own_task
 from debertakit.tasks.task import Task
 
-CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
 
 
@@ -46,7 +45,7 @@ class Evaluator:
 
     model: Any
     task: Task
-    encoder: Encoder
+    encoder: ExampleEncoder
     threshold: float = 0.0
     """Threshold for "no answer" (predict.decide)."""
 
@@ -69,7 +68,7 @@ def load_evaluator(model: str | Path, task: Task, long: Long | None = None) -> E
     network, tokenizer = saved.network(), saved.tokenizer()
     length = saved.settings.max_length or longest_input(network, tokenizer)[0]
     threshold = saved.settings.no_answer_threshold
-    encoder = Encoder(task.kind, tokenizer, labels, length, long)
+    encoder = ExampleEncoder(task.kind, tokenizer, labels, length, long)
     return Evaluator(network.to(best_device()), task, encoder, float("inf") if threshold is None else threshold)
 
 
@@ -129,7 +128,7 @@ def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[T
     kind = saved.kind
     task = own_task(None, file, kind=kind, labels=saved.labels or None, **columns)
     examples = task.read(Path())["dev"]
-    if not isinstance(examples[0], CLASSES.get(kind, Text)):
+    if not isinstance(examples[0], EXAMPLE_CLASSES[kind]):
         raise ValueError(f"{model} is a model for {kind}, and {file} is read as {kind_of(examples)}")
     return replace(task, labels=None), examples
 
@@ -168,7 +167,7 @@ def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
     """Return examples and one prediction for each."""
     if not path.is_file():
         raise ValueError(f"no predictions at {path}")
-    cls = CLASSES.get(kind, Text)
+    cls = EXAMPLE_CLASSES[kind]
     examples, values = [], []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, 1):

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from debertakit.data.examples import Choice, Question, Tagged, Text, gold
+from debertakit.data.examples import Choice, Question, Tagged, TextExample, gold
 from debertakit.finetuning.evaluation import Evaluation
 from debertakit.finetuning.significance import summary
 
@@ -228,7 +228,7 @@ def show_text(example: Any) -> str:
     if isinstance(example, Choice):
         options = "; ".join(f"({i}) {option}" for i, option in enumerate(example.options))
         return f"{_clip(example.text)} ⟶ {example.pair} {options}"
-    assert isinstance(example, Text)
+    assert isinstance(example, TextExample)
     return _clip(example.text) + (f" ⟶ {_clip(example.pair)}" if example.pair is not None else "")
 
 

@@ -36,7 +36,7 @@ from debertakit.loading import TaskSettings, load_for_training, load_tokenizer_o
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
-from debertakit.tasks.features import Encoder, Features, choose_length, find_labels, long_modes
+from debertakit.tasks.features import ExampleEncoder, Features, choose_length, find_labels, long_modes
 from debertakit.tasks.losses import class_weights
 from debertakit.tasks.metrics import find_best_threshold
 from debertakit.tasks.own import own_task
@@ -70,7 +70,7 @@ class Job:
     task: Task
     splits: dict[str, list[Any]]
     options: Options
-    encoder: Encoder
+    encoder: ExampleEncoder
     train: Features
     dev: Features
     source: dict[str, Any] = field(default_factory=dict)
@@ -234,7 +234,7 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Optio
     if options.max_length is None and recipe.max_length is None:
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
     options = replace(settle(options, recipe), max_length=length)
-    encoder = Encoder(task.kind, tokenizer, labels, length)
+    encoder = ExampleEncoder(task.kind, tokenizer, labels, length)
     reader = replace(encoder, long="cut") if "cut" in long_modes(task.kind) else encoder  # one row per training text
     train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
     cut = f"; {train.cut:,} training texts are longer and are cut" if train.cut else ""

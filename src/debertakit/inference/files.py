@@ -35,7 +35,7 @@ from debertakit.inference.results import (
     Result,
     Score,
 )
-from debertakit.text.progress import Progress
+from debertakit.text.progress import ProgressBar
 
 if TYPE_CHECKING:
     import pyarrow
@@ -81,7 +81,7 @@ def predict_file(
     problems = Problems(path)
     rows = _rows(path, problems)
     before = LOOK_AHEAD * len(_blocks(parts))
-    with Progress("predicting", "rows", total, before, before) as progress:
+    with ProgressBar("predicting", "rows", total, before, before) as progress:
         for number in range(sys.maxsize):
             block = list(islice(rows, LOOK_AHEAD))
             if not block:

@@ -15,12 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from debertakit.data.examples import Example, Kind, Text
+from debertakit.data.examples import Example, Kind, TextExample
 from debertakit.inference.results import Result
 from debertakit.loading import longest_input
 from debertakit.tasks.batches import Collator, batches_of
 from debertakit.tasks.decisions import BUDGET, unpadded
-from debertakit.tasks.features import Encoder, Long, TokenRow, long_modes
+from debertakit.tasks.features import ExampleEncoder, Long, TokenRow, long_modes
 from debertakit.tasks.losses import task_logits
 
 Input = Mapping[str, Any]
@@ -58,7 +58,7 @@ class Predictor:
             raise ValueError(f"max_length={max_length}: this model reads 8 to {longest} tokens")
         self.model, self.tokenizer, self.kind = model.eval(), tokenizer, kind
         self.max_length, self.long = max_length or longest, long or long_modes(kind)[0]
-        self.encoder = Encoder(kind, tokenizer, labels, self.max_length, self.long)
+        self.encoder = ExampleEncoder(kind, tokenizer, labels, self.max_length, self.long)
         self.device = model.device
         self.budget = budget or BUDGET[self.device.type == "cuda"]
 
@@ -114,7 +114,7 @@ class Predictor:
 
     def examples(self, items: Sequence[Input]) -> list[Example]:
         """Return the inputs as examples without labels."""
-        return [Text("", item["text"], item.get("pair")) for item in items]
+        return [TextExample("", item["text"], item.get("pair")) for item in items]
 
     @torch.inference_mode()
     def run(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:

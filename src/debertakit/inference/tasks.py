@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 
 from debertakit.attention.projections import freeze_positions
-from debertakit.data.examples import Choice, Example, Question, Tagged, Text
+from debertakit.data.examples import Choice, Example, Question, Tagged, TextExample
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import (
@@ -111,7 +111,7 @@ class ZeroShotClassifier(Predictor):
         return {**item, "labels": list(dict.fromkeys(labels))}
 
     def examples(self, items: Sequence[Input]) -> list[Example]:
-        return [Text("", item["text"], self.template.replace("{}", x)) for item in items for x in item["labels"]]
+        return [TextExample("", item["text"], self.template.replace("{}", x)) for item in items for x in item["labels"]]
 
     def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Result]:
         logits = averaged(rows, outputs, sum(len(item["labels"]) for item in items))

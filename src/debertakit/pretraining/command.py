@@ -11,8 +11,8 @@ from debertakit.pretraining.loop import pretrain
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.text.corpus import Corpus, prepare, tokenizer_hash
-from debertakit.text.documents import source
-from debertakit.text.shards import MANIFEST
+from debertakit.text.documents import open_documents
+from debertakit.text.manifest import MANIFEST
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
 
@@ -75,7 +75,7 @@ def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: P
 def _train(config: PretrainConfig, corpus: str) -> Any:
     if (Path(corpus) / MANIFEST).exists():
         raise ValueError(f"{corpus} is already tokenised: pass the --tokenizer that it was prepared with")
-    text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in source(corpus).pieces())
+    text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in open_documents(corpus).pieces())
     return train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
 

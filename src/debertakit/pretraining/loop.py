@@ -32,6 +32,7 @@ from debertakit.pretraining.rtd import RtdTrainee, make_pair
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import Progress
 from debertakit.pretraining.trainee import Phase, Trainee
+from debertakit.text.manifest import Vocabulary
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
 from debertakit.training.log import Log
@@ -255,7 +256,7 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
 
 
 def make_trainee(
-    config: PretrainConfig, tokenizer: Any, vocabulary: dict[str, Any], world: World, fresh: bool
+    config: PretrainConfig, tokenizer: Any, vocabulary: Vocabulary, world: World, fresh: bool
 ) -> Trainee | RtdTrainee:
     """Build the trainee for this recipe, randomly initialised or (if ``fresh``) loaded from ``config.init``."""
     init = config.init if fresh else None

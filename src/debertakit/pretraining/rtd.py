@@ -42,6 +42,7 @@ from debertakit.objectives.base import Asked, Context, View, as_tensor, masked_v
 from debertakit.pretraining.backbones import detection_logits, make_backbone, make_config, make_model
 from debertakit.pretraining.settings import PretrainConfig, Rtd
 from debertakit.pretraining.trainee import Phase
+from debertakit.text.manifest import Vocabulary
 from debertakit.text.masking import Masked
 from debertakit.text.packing import PackedBatch
 
@@ -94,7 +95,7 @@ class RtdTrainee(nn.Module):
     ordinary: Tensor
     """Ids of the non-special tokens, which may be sampled."""
 
-    def __init__(self, model: Any, generator: Any, options: Rtd, vocabulary: dict[str, Any], *, fresh: bool = True):
+    def __init__(self, model: Any, generator: Any, options: Rtd, vocabulary: Vocabulary, *, fresh: bool = True):
         super().__init__()
         self.model, self.generator = model, generator
         self.options = options

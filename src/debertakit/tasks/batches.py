@@ -7,7 +7,7 @@ depends only on (seed, epoch).
 Evaluation: rows are sorted by length and grouped up to a token budget, with almost no padding.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,14 +16,19 @@ from torch import Tensor
 from torch.utils.data import Sampler
 
 from debertakit.data.examples import Kind
-from debertakit.tasks.features import IGNORED, TokenRow
+from debertakit.model import IGNORED
+from debertakit.protocols import Tokenizer
+from debertakit.tasks.features import TokenRow
 
 SORTED_STEPS = 16
 """Number of steps whose examples are sorted together, for models that need padding."""
 
 
+Collate = Callable[[Sequence[TokenRow]], dict[str, Tensor]]
+
+
 class TrainingOrder(Sampler[int]):
-    """TokenRow indices in training order. The Trainer splits them into batches."""
+    """Indices of rows in training order. The Trainer splits them into batches."""
 
     def __init__(self, lengths: Sequence[int], batch_size: int, seed: int, sorted_steps: int):
         self.lengths = np.asarray(lengths)
@@ -63,7 +68,7 @@ def budget_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
 
 
 def batches_of(
-    rows: Sequence[TokenRow], collate: "Collator", budget: int, device: torch.device
+    rows: Sequence[TokenRow], collate: Collate, budget: int, device: torch.device
 ) -> Iterator[tuple[list[int], dict[str, Tensor]]]:
     """Yield (row indices, tensors) for evaluation, each row once."""
     for indices in budget_batches([row.tokens for row in rows], budget):
@@ -73,7 +78,7 @@ def batches_of(
 class Collator:
     """Converts rows to the tensors of a batch, padded to its longest sequence."""
 
-    def __init__(self, tokenizer: Any, kind: Kind):
+    def __init__(self, tokenizer: Tokenizer, kind: Kind):
         self.pad, self.kind = tokenizer.pad_token_id, kind
 
     def __call__(self, rows: Sequence[TokenRow]) -> dict[str, Tensor]:
@@ -88,10 +93,17 @@ class Collator:
         if all(row.segments is not None for row in rows):
             segments = [part for row in rows if row.segments is not None for part in row.segments]
             batch["token_type_ids"] = _pad(segments, longest, 0)
-        labels = [row.label for row in rows]
-        if all(label is not None for label in labels):
-            batch["labels"] = _pad(labels, longest, IGNORED) if self.kind == "tagging" else torch.tensor(labels)
+        labels = [row.label for row in rows if row.label is not None]
+        if len(labels) == len(rows):
+            batch["labels"] = self._labels(labels, longest)
         return batch
+
+    def _labels(self, labels: Sequence[Any], longest: int) -> Tensor:
+        match self.kind:
+            case "tagging":
+                return _pad(labels, longest, IGNORED)
+            case "single-label" | "multi-label" | "regression" | "qa" | "choice":
+                return torch.tensor(labels)
 
 
 def _pad(sequences: Sequence[list[int]], longest: int, value: int) -> Tensor:

@@ -4,22 +4,26 @@
 
     single-label  the label with the largest logit           multi-label  every label with probability >= 1/2
     choice        the option with the largest logit          regression   the value
-                  (these four: the mean over the windows of a long text)
+                  (logits are averaged over the windows of a long text, except for choice)
     tagging       per word, the tag with the largest logit, from the window with the most context around the word
     qa            the best span of all windows, or "" if "no answer" beats it by more than a threshold
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 
-from debertakit.data.examples import Kind
+from debertakit.data.examples import Kind, Question, Tagged
 from debertakit.tasks.batches import Collator, batches_of
 from debertakit.tasks.features import TokenRow
 from debertakit.tasks.losses import cells, task_logits, task_loss
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 BUDGET = {False: 2048, True: 32768}
 """Tokens per batch, on a CPU and on a GPU."""
@@ -49,7 +53,9 @@ class Prediction:
 
 
 @torch.inference_mode()
-def row_logits(model: Any, rows: Sequence[TokenRow], kind: Kind, collate: Collator) -> tuple[list[np.ndarray], float]:
+def row_logits(
+    model: "PreTrainedModel", rows: Sequence[TokenRow], kind: Kind, collate: Collator
+) -> tuple[list[np.ndarray], float]:
     """Return the logits of each row - [labels], [] (regression), [length, tags], [2, length] or [options] - and the
     mean loss, which is NaN if a label is missing."""
     device = next(model.parameters()).device
@@ -71,11 +77,15 @@ def row_logits(model: Any, rows: Sequence[TokenRow], kind: Kind, collate: Collat
 
 def unpadded(kind: Kind, values: np.ndarray, row: TokenRow) -> np.ndarray:
     """Remove padding from a row's logits: positions after its end, and options that it does not have."""
-    if kind == "tagging":
-        return values[: len(row.ids[0])].copy()
-    if kind == "qa":
-        return values[:, : len(row.ids[0])].copy()
-    return values[: len(row.ids)].copy() if kind == "choice" else values.copy()
+    match kind:
+        case "single-label" | "multi-label" | "regression":
+            return values.copy()
+        case "tagging":
+            return values[: len(row.ids[0])].copy()
+        case "qa":
+            return values[:, : len(row.ids[0])].copy()
+        case "choice":
+            return values[: len(row.ids)].copy()
 
 
 def decide(
@@ -87,29 +97,29 @@ def decide(
     threshold: float = 0.0,
 ) -> list[Prediction]:
     """Choose predictions. ``threshold``: how far "no answer" must beat the best answer; infinity: always answer."""
-    if kind == "tagging":
-        return _tags(examples, rows, logits, labels)
-    if kind == "qa":
-        return _answers(examples, rows, logits, threshold)
-    if kind != "choice":
-        logits = list(averaged(rows, logits, len(examples)))
-    if kind == "regression":
-        return [Prediction(float(value)) for value in logits]
-    if kind == "multi-label":
-        chances = [sigmoid(values) for values in logits]
-        return [
-            Prediction(tuple(label for label, p in zip(labels, row, strict=True) if p >= 0.5), row.tolist())
-            for row in chances
-        ]
-    best = [int(values.argmax()) for values in logits]
-    return [
-        Prediction(index if kind == "choice" else labels[index], softmax(values).tolist())
-        for index, values in zip(best, logits, strict=True)
-    ]
+    match kind:
+        case "single-label":
+            means = averaged(rows, logits, len(examples))
+            return [Prediction(labels[int(values.argmax())], softmax(values).tolist()) for values in means]
+        case "multi-label":
+            return [_likely_labels(sigmoid(values), labels) for values in averaged(rows, logits, len(examples))]
+        case "regression":
+            return [Prediction(float(value)) for value in averaged(rows, logits, len(examples))]
+        case "choice":
+            return [Prediction(int(values.argmax()), softmax(values).tolist()) for values in logits]
+        case "tagging":
+            return _tags(examples, rows, logits, labels)
+        case "qa":
+            return _answers(examples, rows, logits, threshold)
+
+
+def _likely_labels(probabilities: np.ndarray, labels: tuple[str, ...]) -> Prediction:
+    likely = tuple(label for label, p in zip(labels, probabilities, strict=True) if p >= 0.5)
+    return Prediction(likely, probabilities.tolist())
 
 
 def _tags(
-    examples: Sequence[Any], rows: Sequence[TokenRow], logits: Sequence[np.ndarray], labels: tuple[str, ...]
+    examples: Sequence[Tagged], rows: Sequence[TokenRow], logits: Sequence[np.ndarray], labels: tuple[str, ...]
 ) -> list[Prediction]:
     tags: list[list[str]] = [[""] * len(example.words) for example in examples]
     chances: list[list[float]] = [[0.0] * len(example.words) for example in examples]
@@ -122,7 +132,7 @@ def _tags(
 
 
 def _answers(
-    examples: Sequence[Any], rows: Sequence[TokenRow], logits: Sequence[np.ndarray], threshold: float
+    examples: Sequence[Question], rows: Sequence[TokenRow], logits: Sequence[np.ndarray], threshold: float
 ) -> list[Prediction]:
     spans: list[dict[str, Span]] = [{} for _ in examples]
     nothing = [np.inf] * len(examples)
@@ -163,10 +173,10 @@ def averaged(rows: Sequence[TokenRow], logits: Sequence[np.ndarray], count: int)
     return np.stack([np.mean(values, axis=0, dtype=np.float64) for values in windows])
 
 
-def softmax(logits: Any) -> np.ndarray:
+def softmax(logits: ArrayLike) -> np.ndarray:
     """Softmax over the last axis, in double precision."""
     return torch.as_tensor(np.asarray(logits, np.float64)).softmax(-1).numpy()
 
 
-def sigmoid(logits: Any) -> np.ndarray:
+def sigmoid(logits: ArrayLike) -> np.ndarray:
     return torch.as_tensor(np.asarray(logits, np.float64)).sigmoid().numpy()

@@ -1,11 +1,12 @@
 """Encode examples as rows of tokens.
 
-Text       [CLS] text [SEP]   or   [CLS] text [SEP] pair [SEP]
-Tagged     [CLS] w1 w2 w2' w3 [SEP]: the first piece of a word carries its tag, the other pieces have no label. A long
-           text is split into overlapping windows; each word is tagged in the window with the most context around it
-Question   [CLS] question [SEP] context [SEP]: a long context is split into overlapping windows. The label is the start
-           and end token of the answer, or [CLS] for both if the window does not contain the answer
-Choice     [CLS] text [SEP] pair option [SEP], once per option
+    TextExample  [CLS] text [SEP]   or   [CLS] text [SEP] pair [SEP]
+    Tagged       [CLS] w1 w2 w2' w3 [SEP]: the first piece of a word carries its tag, the other pieces have no label. A
+                 long text is split into overlapping windows; each word is tagged in the window with the most context
+                 around it
+    Question     [CLS] question [SEP] context [SEP]: a long context is split into overlapping windows. The label is the
+                 start and end token of the answer, or [CLS] for both if the window does not contain the answer
+    Choice       [CLS] text [SEP] pair option [SEP], once per option
 
 ``long`` says how to read a text that is longer than ``max_length``:
 
@@ -23,12 +24,21 @@ from typing import Any, Literal
 
 import numpy as np
 
-from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, Text
+from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, TextExample
+from debertakit.model import IGNORED
+from debertakit.protocols import Tokenizer
+from debertakit.text.characters import is_han
 
 Long = Literal["windows", "whole", "cut"]
-IGNORED = -100
 UNLIMITED = 10**6
 """Maximum length for ``long="whole"``."""
+RowLabel = int | float | list[int] | list[float]
+"""single-label, choice: int
+regression: float
+multi-label: a float per label
+tagging: an int per token
+qa: [start, end] tokens
+"""
 BATCH = 1000
 SAMPLE = 5000
 """About this many examples are sampled to choose the maximum length."""
@@ -41,13 +51,7 @@ class TokenRow:
     ids: list[list[int]]
     """Token ids: one sequence; for Choice, one sequence per option."""
     segments: list[list[int]] | None = None
-    label: Any = None
-    """single-label, choice: int
-    regression: float
-    multi-label: a float per label
-    tagging: an int per token
-    qa: [start, end] tokens
-    """
+    label: RowLabel | None = None
     places: np.ndarray = field(default_factory=lambda: np.empty((0, 2), dtype=np.int64))
     """Tagged: (word, token) pairs. Question: each token's (start, end) characters in the context, -1 outside it."""
 
@@ -65,11 +69,11 @@ class Features:
 
 
 @dataclass(frozen=True)
-class Encoder:
+class ExampleEncoder:
     """Encodes examples of one kind of task."""
 
     kind: Kind
-    tokenizer: Any
+    tokenizer: Tokenizer
     labels: tuple[str, ...]
     max_length: int
     long: Long | None = None
@@ -98,17 +102,19 @@ class Encoder:
         return Features(rows, cut)
 
     def _rows(self, batch: Sequence[Any], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
-        if self.kind == "tagging":
-            return self._tagged(batch, strict)
-        if self.kind == "qa":
-            return self._questions(batch)
-        if self.kind == "choice":
-            return self._choices(batch)
-        return self._texts(batch, strict)
+        match self.kind:
+            case "single-label" | "multi-label" | "regression":
+                return self._texts(batch, strict)
+            case "tagging":
+                return self._tagged(batch, strict)
+            case "qa":
+                return self._questions(batch)
+            case "choice":
+                return self._choices(batch)
 
     # ------------------------------------------------------------------------------------------------------- texts
 
-    def _texts(self, batch: Sequence[Text], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
+    def _texts(self, batch: Sequence[TextExample], strict: bool) -> Iterator[tuple[TokenRow, bool]]:
         texts = [(example.text, example.pair) for example in batch]
         if self.long == "windows":
             for index, ids, segments in self._windows(texts):
@@ -160,18 +166,16 @@ class Encoder:
             both[1 - longer] = both[1 - longer][: encoded[1 - longer][kept - 1][1]]
         return (both[0], both[1]), ("only_first", "only_second")[longer]
 
-    def _label(self, example: Text, strict: bool) -> Any:
-        if example.label is None:
-            return None
-        if self.kind == "regression":
-            return float(example.label)  # type: ignore[arg-type]
-        if self.kind == "multi-label":
-            assert isinstance(example.label, tuple)
-            given = {self._index(label, example.id, strict) for label in example.label}
+    def _label(self, example: TextExample, strict: bool) -> RowLabel | None:
+        label = example.label
+        if self.kind == "regression" and label is not None:
+            return float(label)  # type: ignore[arg-type]
+        if isinstance(label, tuple):  # multi-label
+            given = {self._index(name, example.id, strict) for name in label}
             return [float(index in given) for index in range(len(self.labels))]
-        return self._index(example.label, example.id, strict)
+        return None if label is None else self._index(label, example.id, strict)
 
-    def _index(self, label: Any, owner: str, strict: bool) -> int:
+    def _index(self, label: object, owner: str, strict: bool) -> int:
         if label in self.labels:
             return self.labels.index(label)
         if strict:
@@ -185,7 +189,7 @@ class Encoder:
         room = self._room - len(before) - len(after)
         if room < 1:
             specials = len(before) + len(after)
-            raise ValueError(f"max_length is {self.max_length}: no room for words beside {specials} special tokens")
+            raise ValueError(f"max_length={self.max_length} leaves no room for words after {specials} special tokens")
         overlap = room // 4
         for index, (example, pieces) in enumerate(zip(batch, word_pieces(batch, self.tokenizer), strict=True)):
             ids = [piece for word in pieces for piece in word]
@@ -196,7 +200,7 @@ class Encoder:
                 own = [word for word, owner in enumerate(owners) if owner == number]
                 places = np.array([(word, firsts[word] - start + len(before)) for word in own], dtype=np.int64)
                 tokens = [*before, *ids[start : start + room], *after]
-                label = None
+                label: list[int] | None = None
                 if example.tags is not None:
                     label = [IGNORED] * len(tokens)
                     for word, place in places.reshape(-1, 2):
@@ -220,8 +224,7 @@ class Encoder:
             inside = np.array([sequence == 1 for sequence in encoded.sequence_ids(number)])
             places = np.where(inside[:, None], np.array(encoded["offset_mapping"][number]), -1)
             segments = encoded["token_type_ids"][number] if "token_type_ids" in encoded else None
-            nowhere = ids.index(self.tokenizer.cls_token_id)
-            label = answer_tokens(batch[owner], places, nowhere)
+            label = answer_tokens(batch[owner], places, ids.index(self.tokenizer.cls_token_id))
             yield TokenRow(owner, [ids], [segments] if segments else None, label, places), False
 
     def _clip(self, questions: list[str]) -> list[str]:
@@ -246,9 +249,13 @@ class Encoder:
 
 def long_modes(kind: Kind) -> tuple[Long, ...]:
     """Values of ``long`` that a kind supports; the first one is the default."""
-    if kind in ("tagging", "qa"):
-        return ("windows", "whole")
-    return ("cut", "whole") if kind == "choice" else ("windows", "whole", "cut")
+    match kind:
+        case "single-label" | "multi-label" | "regression":
+            return ("windows", "whole", "cut")
+        case "tagging" | "qa":
+            return ("windows", "whole")
+        case "choice":
+            return ("cut", "whole")
 
 
 def _stripped(text: str, pair: str | None) -> str | tuple[str, str]:
@@ -260,11 +267,11 @@ def _option_text(example: Choice, option: str) -> tuple[str, str | None]:
     return (example.text, second) if example.text.strip() else (second, None)
 
 
-def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[int]]]:
+def word_pieces(batch: Sequence[Tagged], tokenizer: Tokenizer) -> Iterator[list[list[int]]]:
     """Yield the pieces of each word. A word that the tokenizer drops completely becomes one unknown token."""
     spaced = _loses_spaces(tokenizer)
     texts = [
-        [" " + word if spaced and place and not _chinese(word) else word for place, word in enumerate(example.words)]
+        [" " + word if spaced and place and not is_han(word[:1]) else word for place, word in enumerate(example.words)]
         for example in batch
     ]
     marker = tokenizer.convert_tokens_to_ids("▁")  # SentencePiece's space marker; Chinese has no spaces to mark
@@ -274,24 +281,20 @@ def word_pieces(batch: Sequence[Tagged], tokenizer: Any) -> Iterator[list[list[i
         for piece, word in zip(encoded["input_ids"][number], encoded.word_ids(number), strict=True):
             words[word].append(piece)
         for word, pieces in enumerate(words):
-            if len(pieces) > 1 and pieces[0] == marker and _chinese(example.words[word]):
+            if len(pieces) > 1 and pieces[0] == marker and is_han(example.words[word][:1]):
                 del pieces[0]
             elif not pieces:
                 pieces.append(tokenizer.unk_token_id)
         yield words
 
 
-def _loses_spaces(tokenizer: Any) -> bool:
+def _loses_spaces(tokenizer: Tokenizer) -> bool:
     """Whether words tokenised separately lose the space before them, which byte-level tokenizers encode in a word."""
     alone = tokenizer(["a", "b"], is_split_into_words=True)["input_ids"]
     return alone != tokenizer("a b")["input_ids"]
 
 
-def _chinese(word: str) -> bool:
-    return "\u3400" <= word[:1] <= "\u9fff" or "\U00020000" <= word[:1] <= "\U0003ffff"
-
-
-def _specials(tokenizer: Any) -> tuple[list[int], list[int]]:
+def _specials(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     """Special tokens before and after a single text."""
     bare = tokenizer("a", add_special_tokens=False)["input_ids"]
     whole = tokenizer("a")["input_ids"]
@@ -310,26 +313,26 @@ def _most_central(place: int, starts: list[int], room: int) -> int:
     return max(range(len(starts)), key=lambda n: min(place - starts[n], starts[n] + room - 1 - place))
 
 
-def answer_tokens(example: Question, places: np.ndarray, nowhere: int) -> list[int] | None:
-    """First and last token of the first answer located in the context, or ``nowhere`` twice if the window lacks it."""
+def answer_tokens(example: Question, places: np.ndarray, cls_token: int) -> list[int] | None:
+    """First and last token of the first answer found in the context, or ``cls_token`` twice if the window lacks it."""
     if example.answers is None:
         return None
     pairs = zip(example.starts or (), example.answers, strict=True)
     there = [(start, answer) for start, answer in pairs if start >= 0 and answer.strip()]
     if not there:
-        return [nowhere, nowhere]
+        return [cls_token, cls_token]
     start, answer = there[0]
     start += len(answer) - len(answer.lstrip())  # no token contains leading or trailing blanks
     end = start + len(answer.strip()) - 1
     first = np.flatnonzero((places[:, 0] <= start) & (start < places[:, 1]))
     last = np.flatnonzero((places[:, 0] <= end) & (end < places[:, 1]))
-    return [int(first[0]), int(last[-1])] if len(first) and len(last) else [nowhere, nowhere]
+    return [int(first[0]), int(last[-1])] if len(first) and len(last) else [cls_token, cls_token]
 
 
-def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longest: int) -> int:
+def choose_length(kind: Kind, tokenizer: Tokenizer, examples: Sequence[Example], longest: int) -> int:
     """Smallest multiple of 8 that fits 99.5 % of the examples, at most ``longest``."""
     step = max(1, len(examples) // SAMPLE)
-    whole = Encoder(kind, tokenizer, (), longest, "whole")
+    whole = ExampleEncoder(kind, tokenizer, (), longest, "whole")
     lengths = [len(ids) for row in whole.encode(examples[::step]).rows for ids in row.ids]
     fits = int(np.ceil(np.quantile(lengths, 0.995, method="inverted_cdf") / 8) * 8)
     return min(fits, longest)
@@ -337,16 +340,16 @@ def choose_length(kind: Kind, tokenizer: Any, examples: Sequence[Example], longe
 
 def find_labels(kind: Kind, examples: Sequence[Any]) -> tuple[str, ...]:
     """Labels of the training data in logit order, or () for kinds without labels."""
-    if kind == "single-label":
-        found = {example.label for example in examples}
-    elif kind == "multi-label":
-        found = {label for example in examples for label in example.label}
-    elif kind == "tagging":
-        found = {tag for example in examples for tag in example.tags}
-        return tuple(sorted(found, key=lambda tag: (tag != "O", tag)))
-    else:
-        return ()
-    return tuple(sorted(found, key=_natural))
+    match kind:
+        case "single-label":
+            return tuple(sorted({example.label for example in examples}, key=_natural))
+        case "multi-label":
+            return tuple(sorted({label for example in examples for label in example.label}, key=_natural))
+        case "tagging":
+            tags = {tag for example in examples for tag in example.tags}
+            return tuple(sorted(tags, key=lambda tag: (tag != "O", tag)))
+        case "regression" | "qa" | "choice":
+            return ()
 
 
 def _natural(label: str) -> tuple[float, str]:

@@ -18,51 +18,69 @@ SiFT's divergence between the predictions for a text (p) and for the perturbed t
 Its value is the symmetric KL divergence. Its gradients are those of Microsoft's trainer, which omits both entropies.
 """
 
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from debertakit.data.examples import Kind
-from debertakit.tasks.features import IGNORED
+from debertakit.model import IGNORED
+from debertakit.tasks.features import RowLabel
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 NOWHERE = -1e4
 """Logit of padding and of missing options. Finite, so that 0 * log 0 stays 0."""
 
 
-def task_logits(model: Any, batch: dict[str, Tensor], kind: Kind) -> Tensor:
+def task_logits(model: "PreTrainedModel", batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
     """Run one forward pass. Shapes as above, always fp32."""
     inputs = {key: batch[key] for key in INPUTS if key in batch}
-    if kind == "choice":  # examples differ in number of options, so pass all options as the choices of one example
-        scores = model(**{key: value[None] for key, value in inputs.items()}).logits[0]  # [all options]
-        per_example = scores.float().split(batch["options"].tolist())
-        return torch.nn.utils.rnn.pad_sequence(list(per_example), batch_first=True, padding_value=NOWHERE)
-    output = model(**inputs)
-    if kind == "qa":
-        both = torch.stack([output.start_logits, output.end_logits], 1).float()  # [batch, 2, length]
-        return both.masked_fill(batch["attention_mask"][:, None] == 0, NOWHERE)
-    return output.logits.float().squeeze(-1) if kind == "regression" else output.logits.float()
+    match kind:
+        case "single-label" | "multi-label" | "tagging":
+            return model(**inputs).logits.float()
+        case "regression":
+            return model(**inputs).logits.float().squeeze(-1)
+        case "qa":
+            output = model(**inputs)
+            both = torch.stack([output.start_logits, output.end_logits], 1).float()  # [batch, 2, length]
+            return both.masked_fill(batch["attention_mask"][:, None] == 0, NOWHERE)
+        case "choice":  # examples differ in number of options, so pass all options as the choices of one example
+            scores = model(**{key: value[None] for key, value in inputs.items()}).logits[0]  # [all options]
+            per_example = scores.float().split(batch["options"].tolist())
+            return torch.nn.utils.rnn.pad_sequence(list(per_example), batch_first=True, padding_value=NOWHERE)
 
 
 def task_loss(kind: Kind, logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    if kind == "regression":
-        return F.mse_loss(logits, labels, reduction="sum")
-    if kind == "multi-label":
-        return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum")
-    flat = logits.flatten(0, -2)
-    return F.cross_entropy(flat, labels.flatten(), weight=weights, ignore_index=IGNORED, reduction="sum")
+    match kind:
+        case "single-label" | "choice" | "tagging" | "qa":
+            flat = logits.flatten(0, -2)
+            return F.cross_entropy(flat, labels.flatten(), weight=weights, ignore_index=IGNORED, reduction="sum")
+        case "multi-label":
+            return F.binary_cross_entropy_with_logits(logits, labels, pos_weight=weights, reduction="sum")
+        case "regression":
+            return F.mse_loss(logits, labels, reduction="sum")
 
 
 def divergence(kind: Kind, clean: Tensor, perturbed: Tensor, labels: Tensor) -> Tensor:
     """Divergence over the same cells as the loss."""
-    if kind == "regression":
-        return F.mse_loss(perturbed, clean, reduction="sum")
-    if kind == "multi-label":  # each label is a choice between z and 0
-        clean, perturbed = (torch.stack([z, torch.zeros_like(z)], -1) for z in (clean, perturbed))
-    elif kind == "tagging":
-        clean, perturbed = clean[labels != IGNORED], perturbed[labels != IGNORED]
+    match kind:
+        case "single-label" | "choice" | "qa":
+            return _symmetric_kl(clean, perturbed)
+        case "tagging":
+            tagged = labels != IGNORED
+            return _symmetric_kl(clean[tagged], perturbed[tagged])
+        case "multi-label":  # each label is a choice between z and 0
+            return _symmetric_kl(*(torch.stack([z, torch.zeros_like(z)], -1) for z in (clean, perturbed)))
+        case "regression":
+            return F.mse_loss(perturbed, clean, reduction="sum")
+
+
+def _symmetric_kl(clean: Tensor, perturbed: Tensor) -> Tensor:
     p, q = clean.log_softmax(-1), perturbed.log_softmax(-1)
     return _kl(p.detach(), q) + _kl(q.detach(), p)
 
@@ -75,13 +93,20 @@ def cells(labels: Tensor) -> int:
     return int((labels != IGNORED).sum())
 
 
-def class_weights(kind: Kind, targets: list[Any], count: int) -> Tensor:
+def class_weights(kind: Kind, targets: Sequence[RowLabel | None], count: int) -> Tensor:
     """Give rare classes more weight: n / (count * n_c). Multi-label: examples without the label / examples with it."""
-    if kind == "multi-label":
-        given = torch.tensor(targets).sum(0)
-        return (len(targets) - given).clamp(min=1) / given.clamp(min=1)
-    if kind not in ("single-label", "tagging"):
-        raise ValueError(f"--balanced weighs classes, and a {kind} task has none")
-    flat = torch.tensor([label for target in targets for label in (target if kind == "tagging" else [target])])
-    found = torch.bincount(flat[flat != IGNORED], minlength=count).float()
+    match kind:
+        case "single-label":
+            return _inverse_frequencies(torch.tensor(targets), count)
+        case "tagging":
+            return _inverse_frequencies(torch.cat([torch.tensor(target) for target in targets]), count)
+        case "multi-label":
+            given = torch.tensor(targets).sum(0)
+            return (len(targets) - given).clamp(min=1) / given.clamp(min=1)
+        case "regression" | "qa" | "choice":
+            raise ValueError(f"--balanced needs classes, and a {kind} task has none")
+
+
+def _inverse_frequencies(labels: Tensor, count: int) -> Tensor:
+    found = torch.bincount(labels[labels != IGNORED], minlength=count).float()
     return found.sum() / (count * found.clamp(min=1))

@@ -10,22 +10,23 @@ import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 
-from debertakit.data.examples import Choice, Question, Tagged, Text
+from debertakit.data.examples import Choice, Question, Tagged, TextExample
 
 Scores = dict[str, float]
+T = TypeVar("T")
 
 KEPT = 1 << 18
 """Maximum entries in each cache."""
 
 
-def accuracy(examples: Sequence[Text | Choice], predictions: Sequence[str | int]) -> Scores:
+def accuracy(examples: Sequence[TextExample | Choice], predictions: Sequence[str | int]) -> Scores:
     gold = _gold(examples, predictions)
     return {"accuracy": _mean([g == p for g, p in zip(gold, predictions, strict=True)])}
 
 
-def matthews(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
+def matthews(examples: Sequence[TextExample], predictions: Sequence[str]) -> Scores:
     """Matthews correlation (CoLA)."""
     from sklearn.metrics import matthews_corrcoef
 
@@ -36,13 +37,13 @@ def matthews(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
     return {"mcc": 100 * mcc, **accuracy(examples, predictions)}
 
 
-def accuracy_and_f1(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
+def accuracy_and_f1(examples: Sequence[TextExample], predictions: Sequence[str]) -> Scores:
     """Accuracy and F1 of class "1" (MRPC, QQP)."""
     scores = {**accuracy(examples, predictions), "f1": _binary_f1(_gold(examples, predictions), predictions)}
     return _with_average(scores)
 
 
-def accuracy_and_macro_f1(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
+def accuracy_and_macro_f1(examples: Sequence[TextExample], predictions: Sequence[str]) -> Scores:
     """Accuracy and macro F1 over the classes that occur in gold labels or predictions (CB)."""
     from sklearn.metrics import f1_score
 
@@ -51,7 +52,7 @@ def accuracy_and_macro_f1(examples: Sequence[Text], predictions: Sequence[str]) 
     return _with_average({**accuracy(examples, predictions), "f1": f1})
 
 
-def classification(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
+def classification(examples: Sequence[TextExample], predictions: Sequence[str]) -> Scores:
     """Metrics for the user's own classes."""
     scores = accuracy_and_macro_f1(examples, predictions)
     return {
@@ -61,7 +62,7 @@ def classification(examples: Sequence[Text], predictions: Sequence[str]) -> Scor
     }
 
 
-def multi_label(examples: Sequence[Text], predictions: Sequence[Sequence[str]]) -> Scores:
+def multi_label(examples: Sequence[TextExample], predictions: Sequence[Sequence[str]]) -> Scores:
     """Micro F1 over all (example, label) pairs, macro F1 over labels, and exact match."""
     gold = _gold(examples, predictions)
     right: Counter[str] = Counter()
@@ -78,7 +79,7 @@ def multi_label(examples: Sequence[Text], predictions: Sequence[Sequence[str]]) 
     }
 
 
-def correlation(examples: Sequence[Text], predictions: Sequence[float]) -> Scores:
+def correlation(examples: Sequence[TextExample], predictions: Sequence[float]) -> Scores:
     """Pearson and Spearman correlation (STS-B)."""
     from scipy.stats import pearsonr, spearmanr
 
@@ -92,7 +93,7 @@ def correlation(examples: Sequence[Text], predictions: Sequence[float]) -> Score
     return _with_average(scores)
 
 
-def multirc(examples: Sequence[Text], predictions: Sequence[str]) -> Scores:
+def multirc(examples: Sequence[TextExample], predictions: Sequence[str]) -> Scores:
     """F1a over all answers, and the share of questions with all answers judged correctly."""
     gold = _gold(examples, predictions)
     right: dict[str | None, bool] = defaultdict(lambda: True)
@@ -219,7 +220,7 @@ def entity_places(tags: Sequence[str]) -> list[tuple[str, int, int]]:
 _PUNCTUATION = frozenset(string.punctuation)
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _CMRC_PUNCTUATION = frozenset("-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』")
-_CHINESE = re.compile("[\u4e00-\u9fa5]")
+_CMRC_CHINESE = re.compile("[\u4e00-\u9fa5]")  # the range of the official script, not text/characters.py
 
 
 @lru_cache(KEPT)
@@ -250,7 +251,7 @@ def _cmrc_pieces(text: str) -> list[str]:
     for character in text.lower().strip():
         if character in _CMRC_PUNCTUATION:
             continue
-        if _CHINESE.match(character):
+        if _CMRC_CHINESE.match(character):
             pieces += [*word_tokenize(between, preserve_line=True), character]
             between = ""
         else:
@@ -262,7 +263,7 @@ def _f1(common: int, guessed: int, there: int) -> float:
     return 2 * common / (guessed + there) if common else 0.0
 
 
-def _binary_f1(gold: Sequence[Any], predictions: Sequence[str]) -> float:
+def _binary_f1(gold: Sequence[object], predictions: Sequence[str]) -> float:
     from sklearn.metrics import f1_score
 
     return 100 * float(f1_score([g == "1" for g in gold], [p == "1" for p in predictions], zero_division=0))
@@ -279,11 +280,11 @@ def _squad_best(measure: Callable[[str, str], float], prediction: str, answers: 
     return max(measure(prediction, answer) for answer in [a for a in answers if normalise(a)] or [""])
 
 
-def _gold(examples: Sequence[Text | Choice], predictions: Sequence[Any]) -> list[Any]:
+def _gold(examples: Sequence[TextExample | Choice], predictions: Sequence[object]) -> list[Any]:
     return _complete([(example.id, example.label) for example in examples], predictions)
 
 
-def _gold_answers(examples: Sequence[Question], predictions: Sequence[Any]) -> list[tuple[str, ...]]:
+def _gold_answers(examples: Sequence[Question], predictions: Sequence[object]) -> list[tuple[str, ...]]:
     return _complete([(example.id, example.answers) for example in examples], predictions)
 
 
@@ -295,15 +296,17 @@ def _gold_tags(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]])
     return gold
 
 
-def _complete(labels: Sequence[tuple[str, Any]], predictions: Sequence[Any]) -> list[Any]:
+def _complete(labels: Sequence[tuple[str, T | None]], predictions: Sequence[object]) -> list[T]:
     if len(labels) != len(predictions):
         raise ValueError(f"{len(predictions)} predictions for {len(labels)} examples")
     if not labels:
         raise ValueError("no examples to score")
+    found = []
     for identity, label in labels:
         if label is None:
             raise ValueError(f"example {identity} has no label; only labelled data can be scored")
-    return [label for _, label in labels]
+        found.append(label)
+    return found
 
 
 def _mean(values: Sequence[float | bool]) -> float:

@@ -41,7 +41,7 @@ def own_task(
     """
     paths = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path}
     if not paths:
-        raise ValueError("give a file: train, dev or test")
+        raise ValueError("pass at least one file: train, dev or test")
     splits: dict[str, list[Any]] = {}
     for split, path in paths.items():
         if not path.is_file():
@@ -50,7 +50,7 @@ def own_task(
         labelled = split != "test"
         if options:
             if not text or not label:
-                raise ValueError("a file with options needs the columns text and label")
+                raise ValueError("a file with options also needs the columns text and label")
             splits[split] = read_choices(path, text=text, pair=pair, options=options, label=label, labelled=labelled)
         elif text:
             if not label:
@@ -86,7 +86,7 @@ def own_task(
     )
 
 
-def write(path: Path, examples: Sequence[Example], predictions: Sequence[Any]) -> None:
+def write(path: Path, examples: Sequence[Example], predictions: Sequence[object]) -> None:
     """Write one {"id": ..., "prediction": ...} per line."""
     with path.open("w", encoding="utf-8") as file:
         for example, prediction in zip(examples, predictions, strict=True):

@@ -3,11 +3,12 @@
 import re
 from importlib.util import find_spec
 
+from debertakit.text.characters import HAN, is_han
+
 METRICS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
 """Metric -> the package that it needs."""
 
-_HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
-_WORD = re.compile(f"[{_HAN}]|[^\\W_{_HAN}]+")
+_WORD = re.compile(f"[{HAN}]|[^\\W_{HAN}]+")
 
 
 def check(metric: str) -> None:
@@ -60,4 +61,4 @@ class Words:
 def _is_chinese(texts: list[str]) -> bool:
     """Whether more than half of the words are Chinese characters."""
     words = [word for text in texts[:1000] for word in _WORD.findall(text)]
-    return sum(re.match(f"[{_HAN}]", word) is not None for word in words) > len(words) / 2
+    return sum(is_han(word[0]) for word in words) > len(words) / 2

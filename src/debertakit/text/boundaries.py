@@ -9,26 +9,29 @@ tokens. Entities are mapped in the same way. They come from a gazetteer, from sp
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from debertakit.text.characters import HAN, is_han
 
 Bools = NDArray[np.bool_]
 Detector = Callable[[str], Iterable[tuple[int, int]]]
 """Function from a text to the (start, end) of each entity, in characters."""
+EntitySource = str | Path | Detector
+"""A gazetteer file, ``spacy:MODEL`` or a function."""
 
-_CJK = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_IS_CJK = re.compile(f"[{_CJK}]")
-_ATOM = re.compile(f"[{_CJK}]|[^\\W{_CJK}]+")  # one Chinese character, or a run of other letters and digits
+_IS_HAN = re.compile(f"[{HAN}]")
+_ATOM = re.compile(f"[{HAN}]|[^\\W{HAN}]+")  # one Chinese character, or a run of other letters and digits
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
-_CJK_LEAD = 0xE3  # in UTF-8, Chinese characters begin with this byte or a higher one
+_HAN_LEAD = 0xE3  # in UTF-8, Chinese characters begin with this byte or a higher one
 
 
-def word_tables(backend: Any) -> tuple[Bools, Bools]:
+def word_tables(backend: Tokenizer) -> tuple[Bools, Bools]:
     """Build two bool [vocab] tables: pieces that begin a word, and pieces after which a new word begins.
 
-    ``backend`` is a `tokenizers.Tokenizer`. A word is a run of letters and digits, a punctuation mark, or one Chinese
+    A word is a run of letters and digits, a punctuation mark, or one Chinese
     character.
     """
     prefix = getattr(backend.model, "continuing_subword_prefix", None)
@@ -41,11 +44,11 @@ def word_tables(backend: Any) -> tuple[Bools, Bools]:
             opens[index] = not piece.startswith(prefix)
             continue
         if _BYTE.fullmatch(piece):  # byte fallback: part of a character
-            opens[index] = int(piece[3:5], 16) >= _CJK_LEAD
+            opens[index] = int(piece[3:5], 16) >= _HAN_LEAD
             continue
         raw = bytes(alphabet[c] for c in piece if c in alphabet) if alphabet else b""
         text = raw.decode("utf-8", "replace") if alphabet else piece.replace("▁", " ")
-        opens[index] = bool(text) and (not _continues(text[0]) or (text[0] == "\ufffd" and raw[0] >= _CJK_LEAD))
+        opens[index] = bool(text) and (not _continues(text[0]) or (text[0] == "\ufffd" and raw[0] >= _HAN_LEAD))
         closes[index] = bool(text.strip(" ")) and not _continues(text[-1])
     return opens, closes
 
@@ -83,7 +86,7 @@ def need_jieba() -> None:
 
 def looks_chinese(text: str) -> bool:
     """Whether more than a fifth of the characters are Chinese."""
-    return len(_IS_CJK.findall(text)) > 0.2 * len(text)
+    return len(_IS_HAN.findall(text)) > 0.2 * len(text)
 
 
 def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
@@ -117,12 +120,12 @@ class Gazetteer:
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase a line): {error}") from error
+            raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase per line): {error}") from error
         for phrase in {line.strip() for line in lines}:
             if atom := _ATOM.search(phrase):
                 self.phrases.setdefault(atom.group(), []).append((phrase, atom.start()))
         if not self.phrases:
-            raise ValueError(f"{path}: the gazetteer holds no phrases")
+            raise ValueError(f"{path}: the gazetteer has no phrases")
         for same_start in self.phrases.values():
             same_start.sort(key=lambda entry: len(entry[0]), reverse=True)
 
@@ -142,7 +145,7 @@ class Gazetteer:
         return found
 
 
-def entity_detector(spec: str | Path | Detector) -> Detector:
+def entity_detector(spec: EntitySource) -> Detector:
     """Create a detector from a gazetteer file or ``spacy:MODEL``. A function is returned unchanged."""
     if callable(spec):
         return spec
@@ -162,11 +165,11 @@ def entity_detector(spec: str | Path | Detector) -> Detector:
 
 def _joined(text: str, end: int) -> bool:
     """Whether the characters on both sides of ``end`` are not Chinese. The caller checks that they are letters."""
-    return end < len(text) and not _IS_CJK.match(text[end - 1]) and not _IS_CJK.match(text[end])
+    return end < len(text) and not is_han(text[end - 1]) and not is_han(text[end])
 
 
 def _continues(character: str) -> bool:
-    return character == "\ufffd" or (character.isalnum() and not _IS_CJK.match(character))
+    return character == "\ufffd" or (character.isalnum() and not is_han(character))
 
 
 def _byte_level_alphabet() -> dict[str, int]:

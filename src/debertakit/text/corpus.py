@@ -13,33 +13,23 @@ name and ``@revision``.
 
 import hashlib
 import itertools
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from debertakit.files import file_hash, remove
+from debertakit.protocols import Tokenizer
 from debertakit.text import boundaries
-from debertakit.text.documents import Counts, Source, TxtDocument, source
-from debertakit.text.encoding import Encoded, encode_all
-from debertakit.text.progress import Progress
-from debertakit.text.shards import (
-    FORMAT,
-    MANIFEST,
-    Corpus,
-    file_hash,
-    locked,
-    read_manifest,
-    shard_damage,
-    write_manifest,
-    write_shard,
-)
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from debertakit.text.documents import DocumentReader, ReadingCounts, TxtDocument, open_documents
+from debertakit.text.encoding import EncoderOptions, MarkedTokens, encode_all
+from debertakit.text.manifest import FORMAT, MANIFEST, InputFile, Manifest, Options, read_manifest, write_manifest
+from debertakit.text.progress import ProgressBar
+from debertakit.text.shards import Corpus, locked, shard_damage, write_shard
 
 __all__ = ["Corpus", "prepare"]
 
@@ -48,14 +38,14 @@ BATCH_CHARACTERS = 1 << 20  # per tokenizer call: enough to keep its threads bus
 
 def prepare(
     corpus: str | Path,
-    tokenizer: "PreTrainedTokenizerFast",
+    tokenizer: Tokenizer,
     out_dir: str | Path,
     *,
     validation: float = 0.05,
     language: Literal["auto", "en", "zh"] = "auto",
     text_field: str = "text",
     txt_document: TxtDocument = "blank-line",
-    entities: str | Path | boundaries.Detector | None = None,
+    entities: boundaries.EntitySource | None = None,
     max_shard_tokens: int = 1 << 25,
     workers: int | None = None,
     overwrite: bool = False,
@@ -75,7 +65,7 @@ def prepare(
     _check_options(tokenizer, validation, language, max_shard_tokens)
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    reader = source(corpus, text_field=text_field, txt_document=txt_document)
+    reader = open_documents(corpus, text_field=text_field, txt_document=txt_document)
     with locked(folder):
         manifest = _plan(folder, reader, tokenizer, language, entities, max_shard_tokens, overwrite)
         manifest["validation"] = validation
@@ -85,19 +75,19 @@ def prepare(
     return Corpus.open(folder)
 
 
-def _check_options(tokenizer: Any, validation: float, language: str, max_shard_tokens: int) -> None:
+def _check_options(tokenizer: Tokenizer, validation: float, language: str, max_shard_tokens: int) -> None:
     if not getattr(tokenizer, "is_fast", False):
         raise ValueError(
             f"{type(tokenizer).__name__} is not a fast tokenizer; load it with debertakit's load_tokenizer"
         )
     if validation < 0 or (isinstance(validation, float) and validation >= 1):
-        raise ValueError(f"validation={validation}: give a share below 1 (0.05) or a number of documents (500)")
+        raise ValueError(f"validation={validation} must be a share below 1 (0.05) or a number of documents (500)")
     if language not in ("auto", "en", "zh"):
-        raise ValueError(f"language={language!r}: auto, en or zh")
+        raise ValueError(f"language must be auto, en or zh, not {language!r}")
     if language == "zh":
         boundaries.need_jieba()
     if max_shard_tokens < 1:
-        raise ValueError(f"max_shard_tokens={max_shard_tokens}: at least 1")
+        raise ValueError(f"max_shard_tokens must be at least 1, not {max_shard_tokens}")
 
 
 # ----------------------------------------------------------------------------------------------------- planning
@@ -105,13 +95,13 @@ def _check_options(tokenizer: Any, validation: float, language: str, max_shard_t
 
 def _plan(
     folder: Path,
-    reader: Source,
-    tokenizer: Any,
+    reader: DocumentReader,
+    tokenizer: Tokenizer,
     language: str,
-    entities: Any,
+    entities: boundaries.EntitySource | None,
     max_shard_tokens: int,
     overwrite: bool,
-) -> dict[str, Any]:
+) -> Manifest:
     """Return the manifest to continue from: the existing one if inputs and options are the same, else a new one."""
     old = None
     if (folder / MANIFEST).exists():
@@ -123,15 +113,15 @@ def _plan(
     named = None if entities is None else getattr(entities, "__qualname__", str(entities))
     if isinstance(entities, (str, Path)):
         boundaries.entity_detector(entities)  # fail now, not in a worker
-        named = named if str(entities).startswith("spacy:") else file_hash(Path(entities))
-    options: dict[str, Any] = {
+        named = named if str(entities).startswith("spacy:") else file_hash(Path(entities), "blake2b")
+    options: Options = {
         "language": language,
         "text_field": reader.text_field,
         "txt_document": reader.txt_document,
+        "entities": named,
+        "max_shard_tokens": max_shard_tokens,
     }
-    options |= {"entities": named, "max_shard_tokens": max_shard_tokens}
-    special = sorted(set(tokenizer.all_special_ids))
-    manifest = {
+    manifest: Manifest = {
         "format": FORMAT,
         "complete": False,
         "inputs": _fingerprints(reader, old),
@@ -144,23 +134,25 @@ def _plan(
             "sep": tokenizer.sep_token_id,
             "mask": tokenizer.mask_token_id,
             "unk": tokenizer.unk_token_id,
-            "special": special,
+            "special": sorted(set(tokenizer.all_special_ids)),
         },
-        "counts": asdict(Counts()),
+        "counts": asdict(ReadingCounts()),
         "shards": [],
+        "validation": 0.0,
     }
-    changed = [key for key in ("tokenizer", "options", "vocabulary") if old and old[key] != manifest[key]]
+    compared: tuple[Literal["tokenizer", "options", "vocabulary"], ...] = ("tokenizer", "options", "vocabulary")
+    changed: list[str] = [key for key in compared if old and old[key] != manifest[key]]
     if old and _contents(old) != _contents(manifest):
         changed.insert(0, "inputs")
     if old is None or not old["shards"] or (changed and overwrite):
         write_manifest(folder, manifest)
         for path in folder.glob("shard-*"):
-            shutil.rmtree(path)
+            remove(path)
         return manifest
     if changed:
         raise ValueError(
-            f"{folder} holds a corpus made from other {' and '.join(changed)}; choose another folder, delete it, "
-            "or pass overwrite=True"
+            f"{folder} contains a corpus made from other {' and '.join(changed)}; choose another folder, delete this "
+            "one, or pass overwrite=True"
         )
     old["inputs"] = manifest["inputs"]  # with the current modification times
     for number, shard in enumerate(old["shards"]):
@@ -172,24 +164,24 @@ def _plan(
     return old
 
 
-def tokenizer_hash(tokenizer: Any) -> str:
+def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
 
 
-def _contents(manifest: dict[str, Any]) -> list[tuple[str, str | None]]:
+def _contents(manifest: Manifest) -> list[tuple[str, str | None]]:
     return [(entry["name"], entry.get("blake2b")) for entry in manifest["inputs"]]
 
 
-def _fingerprints(reader: Source, old: dict[str, Any] | None) -> list[dict[str, Any]]:
+def _fingerprints(reader: DocumentReader, old: Manifest | None) -> list[InputFile]:
     if reader.hub:
         return [{"name": f"hf:{reader.hub}"}]
-    before = (old or {}).get("inputs", [])
+    before = old["inputs"] if old else []
     known = {(e["name"], e["bytes"], e["mtime_ns"]): e["blake2b"] for e in before if "blake2b" in e}
-    entries = []
+    entries: list[InputFile] = []
     for path in reader.files:
         status = path.stat()
         key = (reader.name(path), status.st_size, status.st_mtime_ns)
-        content = known.get(key) or file_hash(path)
+        content = known.get(key) or file_hash(path, "blake2b")
         entries.append({"name": key[0], "bytes": key[1], "mtime_ns": key[2], "blake2b": content})
     return entries
 
@@ -200,30 +192,34 @@ def _fingerprints(reader: Source, old: dict[str, Any] | None) -> list[dict[str, 
 class _Batch(NamedTuple):
     texts: list[str]
     hashes: list[int]
-    counts: Counts  # cumulative, up to the end of this batch
+    counts: ReadingCounts  # cumulative, up to the end of this batch
     bytes_read: int
 
 
-def _tokenise(folder: Path, manifest: dict, reader: Source, tokenizer: Any, entities: Any, workers: int | None) -> None:
+def _tokenise(
+    folder: Path,
+    manifest: Manifest,
+    reader: DocumentReader,
+    tokenizer: Tokenizer,
+    entities: boundaries.EntitySource | None,
+    workers: int | None,
+) -> None:
     options, shards = manifest["options"], manifest["shards"]
     done = shards[-1]["counts"]["pieces"] if shards else 0
     batches = _batches(reader, min(BATCH_CHARACTERS, options["max_shard_tokens"]), done)
     first = list(itertools.islice(batches, 1))
     if not first and not shards:
         raise ValueError(f"the corpus {reader.root or 'hf:' + str(reader.hub)} is empty: no text in it")
-    if manifest["language"] is None:
-        manifest["language"] = _language(options["language"], first[0].texts)
+    language = manifest["language"] = manifest["language"] or _language(options["language"], first[0].texts)
     vocabulary = manifest["vocabulary"]
-    dtype = np.uint16 if vocabulary["size"] <= 1 << 16 else np.uint32
+    dtype = np.dtype(np.uint16 if vocabulary["size"] <= 1 << 16 else np.uint32)
     specials = [i for i in vocabulary["special"] if i != vocabulary["unk"]]
-    encoder_args = (tokenizer.backend_tokenizer.to_str(), specials, dtype, manifest["language"], entities)
+    encoder = EncoderOptions(tokenizer.backend_tokenizer.to_str(), specials, dtype, language, entities)
     writer = _ShardWriter(folder, manifest)
     before = reader.bytes_read if shards else 0
-    with Progress("tokenising", "tokens", reader.bytes_total, before, writer.tokens) as progress:
-        for batch, encoded in encode_all(
-            itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder_args
-        ):
-            writer.add(batch, encoded)
+    with ProgressBar("tokenising", "tokens", reader.bytes_total, before, writer.tokens) as progress:
+        for batch, tokens in encode_all(itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder):
+            writer.add(batch, tokens)
             progress.show(writer.tokens, batch.bytes_read)
         writer.flush()
     if not writer.tokens:
@@ -232,7 +228,7 @@ def _tokenise(folder: Path, manifest: dict, reader: Source, tokenizer: Any, enti
     manifest["complete"] = True
 
 
-def _batches(reader: Source, size: int, skip: int) -> Iterator[_Batch]:
+def _batches(reader: DocumentReader, size: int, skip: int) -> Iterator[_Batch]:
     """Yield batches of about ``size`` characters, skipping the first ``skip`` pieces."""
     texts: list[str] = []
     hashes: list[int] = []
@@ -260,7 +256,7 @@ def _language(asked: str, texts: list[str]) -> str:
     try:
         boundaries.need_jieba()
     except ValueError as error:
-        print(f"{error} (until then each character counts as a word)", file=sys.stderr)
+        print(f"{error} (without it, each character counts as a word)", file=sys.stderr)
         return "en"
     return "zh"
 
@@ -268,13 +264,13 @@ def _language(asked: str, texts: list[str]) -> str:
 class _ShardWriter:
     """Collect batches; write a shard and update the manifest before the shard would exceed its limit."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]):
+    def __init__(self, folder: Path, manifest: Manifest):
         self.folder, self.manifest = folder, manifest
-        self.held: list[tuple[_Batch, Encoded]] = []
+        self.held: list[tuple[_Batch, MarkedTokens]] = []
         self.held_tokens = 0
         self.tokens = sum(shard["tokens"] for shard in manifest["shards"])
 
-    def add(self, batch: _Batch, encoded: Encoded) -> None:
+    def add(self, batch: _Batch, encoded: MarkedTokens) -> None:
         if self.held and self.held_tokens + len(encoded.tokens) > self.manifest["options"]["max_shard_tokens"]:
             self.flush()
         self.held.append((batch, encoded))
@@ -285,7 +281,7 @@ class _ShardWriter:
         if not self.held:
             return
         parts = [encoded for _, encoded in self.held]
-        arrays = {
+        arrays: dict[str, NDArray] = {
             "tokens": np.concatenate([part.tokens for part in parts]),
             "words": np.packbits(np.concatenate([part.words for part in parts])),
             "offsets": np.concatenate([[0], np.cumsum(np.concatenate([part.lengths for part in parts]))]),
@@ -294,7 +290,6 @@ class _ShardWriter:
         if parts[0].inside is not None:
             arrays["inside"] = np.packbits(np.concatenate([part.inside for part in parts if part.inside is not None]))
         shards = self.manifest["shards"]
-        shard = write_shard(self.folder, len(shards), arrays)
-        shards.append(shard | {"counts": asdict(self.held[-1][0].counts)})
+        shards.append(write_shard(self.folder, len(shards), arrays, asdict(self.held[-1][0].counts)))
         write_manifest(self.folder, self.manifest)
         self.held, self.held_tokens = [], 0

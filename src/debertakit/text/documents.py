@@ -28,7 +28,7 @@ _CONTROLS = re.compile("[\x00-\x08\x0e-\x1f\x7f-\x9f\ufeff\ufffe\uffff\ud800-\ud
 
 
 @dataclass
-class Counts:
+class ReadingCounts:
     """Statistics of reading and cleaning, for the report and the manifest."""
 
     documents: int = 0
@@ -38,15 +38,15 @@ class Counts:
 
 
 @dataclass
-class Source:
-    """The inputs of a corpus, with the reading progress."""
+class DocumentReader:
+    """Reads the documents of a corpus. Keeps counts and the number of bytes read."""
 
     files: list[Path]
     root: Path | None
     hub: str | None = None
     text_field: str = "text"
     txt_document: TxtDocument = "blank-line"
-    counts: Counts = field(default_factory=Counts)
+    counts: ReadingCounts = field(default_factory=ReadingCounts)
     bytes_read: int = 0
 
     @property
@@ -113,20 +113,22 @@ class Source:
             yield True, _text_of(row, self.text_field, f"hf:{self.hub}, row {number}")
 
 
-def source(corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line") -> Source:
+def open_documents(
+    corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line"
+) -> DocumentReader:
     """Find the inputs for a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
     if str(corpus).startswith("hf:"):
-        return Source([], None, str(corpus)[3:], text_field, txt_document)
+        return DocumentReader([], None, str(corpus)[3:], text_field, txt_document)
     root = Path(corpus)
     if not root.exists():
         raise ValueError(f"{root}: no such file or folder")
     files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and _format(p))
     readable = f"{', '.join(FORMATS)}, also with {', '.join(COMPRESSIONS)}"
     if not files:
-        raise ValueError(f"{root}: no corpus files in this folder (it reads {readable})")
+        raise ValueError(f"{root}: no corpus files in this folder; supported formats: {readable}")
     if not _format(files[0]):
-        raise ValueError(f"{root}: not a format that can be read (it reads {readable})")
-    return Source(files, root, None, text_field, txt_document)
+        raise ValueError(f"{root}: unsupported format; supported formats: {readable}")
+    return DocumentReader(files, root, None, text_field, txt_document)
 
 
 def cut(text: str, size: int) -> Iterator[str]:
@@ -240,7 +242,7 @@ def _parquet(path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
         raise ValueError(f"{path}: not a readable Parquet file ({error})") from error
 
 
-def _text_of(row: Any, text_field: str, where: str) -> str:
+def _text_of(row: object, text_field: str, where: str) -> str:
     if not isinstance(row, dict):
         raise ValueError(f"{where}: expected an object with a field {text_field!r}, found {type(row).__name__}")
     if text_field not in row:

@@ -15,46 +15,58 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from itertools import chain
 from queue import SimpleQueue
 from subprocess import PIPE
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+from tokenizers import Tokenizer
 
 from debertakit.text import boundaries
 
 T = TypeVar("T")
 
 
-class Encoded(NamedTuple):
+class MarkedTokens(NamedTuple):
+    """Tokens of several texts, concatenated, with word and entity marks."""
+
     tokens: NDArray
     words: NDArray[np.bool_]
     inside: NDArray[np.bool_] | None
     lengths: NDArray[np.int64]
 
 
-class Encoder:
-    """Encode texts as tokens with word starts. This process, or each worker process, creates one."""
+class EncoderOptions(NamedTuple):
+    """Everything that an encoder needs, in a form that can be sent to a worker process."""
 
-    def __init__(self, tokenizer_json: str, specials: list[int], dtype: Any, language: str, entities: Any):
-        from tokenizers import Tokenizer
+    tokenizer_json: str
+    specials: list[int]
+    """Ids to drop, if the text gives them."""
+    dtype: np.dtype
+    language: str
+    entities: boundaries.EntitySource | None
 
-        self.backend = Tokenizer.from_str(tokenizer_json)
+
+class CorpusEncoder:
+    """Encodes texts as tokens with word and entity marks. This process, or each worker process, creates one."""
+
+    def __init__(self, options: EncoderOptions):
+        self.backend = Tokenizer.from_str(options.tokenizer_json)
         self.backend.no_truncation()
         self.backend.no_padding()
         self.backend.encode_special_tokens = True  # "[MASK]" in a text is ordinary text
-        self.dtype, self.chinese = dtype, language == "zh"
-        self.detect = None if entities is None else boundaries.entity_detector(entities)
+        self.dtype, self.chinese = options.dtype, options.language == "zh"
+        self.detect = None if options.entities is None else boundaries.entity_detector(options.entities)
         self.tables = boundaries.word_tables(self.backend)
         # some vocabularies still contain "[SEP]" as an ordinary piece: drop such tokens
         self.dropped = np.zeros(self.backend.get_vocab_size() + 1, bool)
-        self.dropped[specials] = True
+        self.dropped[options.specials] = True
 
-    def __call__(self, texts: list[str]) -> Encoded:
+    def __call__(self, texts: list[str]) -> MarkedTokens:
         plain = not self.chinese and self.detect is None
         encode = self.backend.encode_batch_fast if plain else self.backend.encode_batch  # fast: no offsets
         ids, words, inside = [], [], []
@@ -73,13 +85,15 @@ class Encoder:
             if self.detect is not None and offsets is not None:
                 inside.append(boundaries.inside_on_tokens(self.detect(text), offsets)[keep])
         lengths = np.array([len(tokens) for tokens in ids], np.int64)
-        return Encoded(np.concatenate(ids), np.concatenate(words), np.concatenate(inside) if inside else None, lengths)
+        return MarkedTokens(
+            np.concatenate(ids), np.concatenate(words), np.concatenate(inside) if inside else None, lengths
+        )
 
 
 class Workers:
-    """A pool of `count` encoder processes. Call it like an `Encoder`, from up to `count` threads at a time."""
+    """A pool of `count` encoder processes. Call it like a `CorpusEncoder`, from up to `count` threads at a time."""
 
-    def __init__(self, count: int, encoder_args: tuple):
+    def __init__(self, count: int, options: EncoderOptions):
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),  # the import path of this process
@@ -87,14 +101,14 @@ class Workers:
             "TOKENIZERS_PARALLELISM": "false",  # the processes already use all cores
         }
         command = [sys.executable, "-c", "from debertakit.text.encoding import serve; serve()"]
-        arguments = pickle.dumps(encoder_args)
+        arguments = pickle.dumps(options)
         self.processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment) for _ in range(count)]
         self.idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
         for process in self.processes:
             process.stdin.write(arguments)  # type: ignore[union-attr]
             self.idle.put(process)
 
-    def __call__(self, texts: list[str]) -> Encoded:
+    def __call__(self, texts: list[str]) -> MarkedTokens:
         process = self.idle.get()
         try:
             pickle.dump(texts, process.stdin)  # type: ignore[arg-type]
@@ -115,19 +129,19 @@ class Workers:
 
 
 def serve() -> None:
-    """Main loop of a worker: read encoder arguments, then lists of texts, from stdin; write results to stdout."""
+    """Main loop of a worker: read EncoderOptions, then lists of texts, from stdin; write results to stdout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent reports it and closes the workers
     requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # send library prints to stderr, to keep them out of the pickle stream
-    encoder: Encoder | None = None
+    encoder: CorpusEncoder | None = None
     with suppress(EOFError, BrokenPipeError):  # the parent has exited
         while True:
             request = pickle.load(requests)
             try:
                 if encoder is None:
-                    encoder = Encoder(*request)
+                    encoder = CorpusEncoder(request)
                     continue
-                answer: Encoded | Exception = encoder(request)
+                answer: MarkedTokens | Exception = encoder(request)
             except Exception as error:
                 answer = error
             pickle.dump(answer, answers)
@@ -135,18 +149,17 @@ def serve() -> None:
 
 
 def encode_all(
-    batches: Iterable[T], texts: Callable[[T], list[str]], workers: int | None, encoder_args: tuple
-) -> Iterator[tuple[T, Encoded]]:
+    batches: Iterable[T], texts: Callable[[T], list[str]], workers: int | None, options: EncoderOptions
+) -> Iterator[tuple[T, MarkedTokens]]:
     """Yield each batch with its tokens, in order, while the next batches are being encoded."""
-    *_, language, entities = encoder_args
     cores = workers or os.cpu_count() or 1
-    slow = language == "zh" or entities is not None
-    encode: Encoder | Workers
-    if slow and cores > 1 and not callable(entities):
-        pool, encode = ThreadPoolExecutor(cores), Workers(cores, encoder_args)
+    slow = options.language == "zh" or options.entities is not None
+    encode: CorpusEncoder | Workers
+    if slow and cores > 1 and not callable(options.entities):
+        pool, encode = ThreadPoolExecutor(cores), Workers(cores, options)
     else:  # two threads: one converts its result to arrays while the tokenizer encodes for the other
-        pool, encode = ThreadPoolExecutor(1 if slow else 2), Encoder(*encoder_args)
-    waiting: deque = deque()
+        pool, encode = ThreadPoolExecutor(1 if slow else 2), CorpusEncoder(options)
+    waiting: deque[tuple[T, Future[MarkedTokens]]] = deque()
     try:
         for batch in batches:
             waiting.append((batch, pool.submit(encode, texts(batch))))

@@ -27,6 +27,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from debertakit.text.manifest import Vocabulary
 from debertakit.text.packing import PackedBatch
 
 Ints = NDArray[np.int64]
@@ -54,16 +55,16 @@ class Masking:
 
     def __post_init__(self) -> None:
         if self.strategy not in ("token", "word", "span", "ngram", "entity"):
-            raise ValueError(f"masking strategy {self.strategy!r}: token, word, span, ngram or entity")
+            raise ValueError(f"masking strategy must be token, word, span, ngram or entity, not {self.strategy!r}")
         for rate in (self.rate, self.final_rate):
             if rate is not None and not 0 < rate < 1:
-                raise ValueError(f"masking rate {rate}: between 0 and 1")
+                raise ValueError(f"masking rate must be between 0 and 1, not {rate}")
         if min(self.mask, self.random) < 0 or self.mask + self.random > 1:
-            raise ValueError(f"mask={self.mask} and random={self.random}: shares, together at most 1")
+            raise ValueError(f"mask={self.mask} and random={self.random} must be >= 0, with a sum of at most 1")
         if self.replace_by not in ("token", "span"):
-            raise ValueError(f"replace_by={self.replace_by!r}: token or span")
+            raise ValueError(f"replace_by must be token or span, not {self.replace_by!r}")
         if min(self.max_ngram, self.max_span) < 1 or not 0 < self.span_p < 1:
-            raise ValueError("max_ngram and max_span are at least 1, span_p lies between 0 and 1")
+            raise ValueError("max_ngram and max_span must be >= 1, span_p between 0 and 1")
 
     def rate_at(self, progress: float) -> float:
         """Masking rate when a share ``progress`` of the training is done."""
@@ -94,7 +95,7 @@ class Masked:
     """[M]: span number of each masked token, ascending; the tokens of a span are consecutive in the text."""
 
 
-def apply(batch: PackedBatch, masking: Masking, vocabulary: dict, *, seed: int, progress: float = 0.0) -> Masked:
+def apply(batch: PackedBatch, masking: Masking, vocabulary: Vocabulary, *, seed: int, progress: float = 0.0) -> Masked:
     """Corrupt a batch. ``vocabulary``: ``corpus.train.vocabulary``."""
     if vocabulary["mask"] is None:
         raise ValueError("masking needs a tokenizer with a [MASK] token")

@@ -58,11 +58,11 @@ class Packing:
 
     def __post_init__(self) -> None:
         if self.max_length < 3:
-            raise ValueError(f"max_length={self.max_length}: [CLS], one token and [SEP] need 3")
+            raise ValueError(f"max_length={self.max_length} must be at least 3, for [CLS], one token and [SEP]")
         if self.mode not in ("documents", "blocks"):
-            raise ValueError(f"mode={self.mode!r}: documents or blocks")
+            raise ValueError(f"mode must be documents or blocks, not {self.mode!r}")
         if not self.shards.tokens:
-            raise ValueError("there are no tokens to pack; was validation=0 and this is the validation half?")
+            raise ValueError("no tokens to pack; a corpus prepared with validation=0 has no validation part")
         vocabulary = self.shards.vocabulary
         if vocabulary["cls"] is None or vocabulary["sep"] is None:
             raise ValueError("packing needs a tokenizer with a [CLS] and a [SEP] token")

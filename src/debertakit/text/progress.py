@@ -4,7 +4,7 @@ import sys
 import time
 
 
-class Progress:
+class ProgressBar:
     """Show a bar on a terminal; otherwise print a line every five seconds."""
 
     def __init__(self, label: str, unit: str, total: int, read_before: int = 0, made_before: int = 0):
@@ -22,7 +22,7 @@ class Progress:
         if self.bar:
             self.task = self.bar.add_task("", total=total or None, note="")
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         if self.bar:
             self.bar.start()
         return self

@@ -12,45 +12,20 @@ selected by content hash. This needs no shuffle, does not depend on the order of
 document in the same part. Arrays are memory-mapped; about 20 bytes per document stay in memory.
 """
 
-import hashlib
-import json
-import os
-import shutil
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-FORMAT = 1
+from debertakit.files import file_hash, replacing
+from debertakit.text.manifest import ArrayFile, Manifest, Shard, Vocabulary, read_manifest
+
+Bits = NDArray[np.uint8]  # eight tokens per byte, the first token in the highest bit
 OPEN_SHARDS = 200  # each uses up to three file descriptors; the usual limit is 1024
-MANIFEST = "manifest.json"
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"{folder}: no prepared corpus here (no {MANIFEST})") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path}: unreadable ({error}); delete the folder and prepare the corpus again") from error
-    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
-        raise ValueError(f"{path}: not a corpus of format {FORMAT}; delete the folder and prepare it again")
-    return manifest
-
-
-def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
-    aside = folder / (MANIFEST + ".partial")
-    with aside.open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=1, ensure_ascii=False)
-        file.flush()
-        os.fsync(file.fileno())
-    aside.replace(folder / MANIFEST)
 
 
 @contextmanager
@@ -66,26 +41,21 @@ def locked(folder: Path) -> Iterator[None]:
         yield
 
 
-def write_shard(folder: Path, number: int, arrays: dict[str, NDArray]) -> dict[str, Any]:
-    """Write a temporary folder and rename it, so a shard is complete or absent. Returns its manifest entry."""
+def write_shard(folder: Path, number: int, arrays: dict[str, NDArray], counts: dict[str, int]) -> Shard:
+    """Write a shard, complete or not at all. Returns its manifest entry."""
     name = f"shard-{number:05d}"
-    aside = folder / (name + ".partial")
-    shutil.rmtree(aside, ignore_errors=True)
-    shutil.rmtree(folder / name, ignore_errors=True)  # left by a run that stopped before the manifest listed it
-    aside.mkdir()
-    files = {}
-    for key, array in arrays.items():
-        path = aside / f"{key}.npy"
-        with path.open("wb") as file:
-            np.save(file, array)
-            file.flush()
-            os.fsync(file.fileno())
-        files[path.name] = {"bytes": path.stat().st_size, "blake2b": file_hash(path)}
-    aside.rename(folder / name)
-    return {"name": name, "documents": len(arrays["hashes"]), "tokens": len(arrays["tokens"]), "files": files}
+    files: dict[str, ArrayFile] = {}
+    with replacing(folder / name) as temporary:
+        temporary.mkdir()
+        for key, array in arrays.items():
+            path = temporary / f"{key}.npy"
+            np.save(path, array)
+            files[path.name] = {"bytes": path.stat().st_size, "blake2b": file_hash(path, "blake2b")}
+    documents, tokens = len(arrays["hashes"]), len(arrays["tokens"])
+    return {"name": name, "documents": documents, "tokens": tokens, "files": files, "counts": counts}
 
 
-def shard_damage(folder: Path, shard: dict[str, Any], *, checksums: bool = False) -> str | None:
+def shard_damage(folder: Path, shard: Shard, *, checksums: bool = False) -> str | None:
     """Describe the damage to a shard, or return None. ``checksums`` reads all its files."""
     for name, expected in shard["files"].items():
         path = folder / shard["name"] / name
@@ -93,25 +63,9 @@ def shard_damage(folder: Path, shard: dict[str, Any], *, checksums: bool = False
             return f"{path}: missing"
         if path.stat().st_size != expected["bytes"]:
             return f"{path}: {path.stat().st_size} bytes, {expected['bytes']} were written"
-        if checksums and file_hash(path) != expected["blake2b"]:
+        if checksums and file_hash(path, "blake2b") != expected["blake2b"]:
             return f"{path}: its content has changed since it was written"
     return None
-
-
-def file_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, _blake).hexdigest() if hasattr(hashlib, "file_digest") else _hash_blocks(file)
-
-
-def _blake() -> Any:
-    return hashlib.blake2b(digest_size=16)
-
-
-def _hash_blocks(file: Any) -> str:  # Python 3.10
-    digest = _blake()
-    while block := file.read(1 << 20):
-        digest.update(block)
-    return digest.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -119,7 +73,7 @@ class Corpus:
     """A prepared corpus. Open it with ``Corpus.open(folder)``."""
 
     folder: Path
-    manifest: dict[str, Any]
+    manifest: Manifest
     train: "Shards"
     validation: "Shards"
 
@@ -129,7 +83,7 @@ class Corpus:
         folder = Path(folder)
         manifest = read_manifest(folder)
         if not manifest["complete"]:
-            raise ValueError(f"{folder}: its preparation was interrupted; run it again and it will go on")
+            raise ValueError(f"{folder}: its preparation was interrupted; prepare the corpus again to resume")
         for shard in manifest["shards"]:
             if damage := shard_damage(folder, shard):
                 raise ValueError(f"{damage}; prepare the corpus again to rebuild this shard")
@@ -163,8 +117,7 @@ class Shards:
         return int(self.ends[-1])
 
     @property
-    def vocabulary(self) -> dict[str, Any]:
-        """size; the ids cls, sep, mask and unk; special: the list of all special ids."""
+    def vocabulary(self) -> Vocabulary:
         return self._files.manifest["vocabulary"]
 
     def document(self, index: int) -> tuple[NDArray, NDArray[np.bool_]]:
@@ -193,13 +146,13 @@ class Shards:
 class _Files:
     """Read the shards of a corpus as one long array, with a limited number of shards open at a time."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]):
+    def __init__(self, folder: Path, manifest: Manifest):
         self.folder, self.manifest = folder, manifest
         self.names = [shard["name"] for shard in manifest["shards"]]
         self.bases = np.concatenate([[0], np.cumsum([shard["tokens"] for shard in manifest["shards"]])])
         parts = [_load(folder / n / "offsets.npy")[:-1] + b for n, b in zip(self.names, self.bases, strict=False)]
         self.offsets: NDArray[np.int64] = np.concatenate([*parts, self.bases[-1:]])
-        self._open: OrderedDict[int, tuple] = OrderedDict()
+        self._open: OrderedDict[int, tuple[NDArray, Bits, Bits | None]] = OrderedDict()
 
     def read(self, address: NDArray) -> tuple[NDArray, NDArray[np.bool_], NDArray[np.bool_] | None]:
         ids = np.empty(len(address), np.int64)
@@ -216,16 +169,16 @@ class _Files:
             tokens, word_bits, inside_bits = self._shard(int(shard))
             ids[rows] = tokens[at]
             words[rows] = word_bits[at >> 3] >> (7 - (at & 7)) & 1
-            if marked and inside is not None:
+            if inside_bits is not None and inside is not None:
                 inside[rows] = inside_bits[at >> 3] >> (7 - (at & 7)) & 1
         return ids, words, inside
 
-    def _shard(self, index: int) -> tuple:
+    def _shard(self, index: int) -> tuple[NDArray, Bits, Bits | None]:
         if index not in self._open:
             folder = self.folder / self.names[index]
-            names = ["tokens", "words", *(["inside"] if self.manifest["options"]["entities"] is not None else [])]
-            arrays = [_load(folder / f"{name}.npy", mapped=True) for name in names]
-            self._open[index] = (*arrays, None)[:3]
+            tokens, words = (_load(folder / name, mapped=True) for name in ("tokens.npy", "words.npy"))
+            marked = self.manifest["options"]["entities"] is not None
+            self._open[index] = tokens, words, _load(folder / "inside.npy", mapped=True) if marked else None
             if len(self._open) > OPEN_SHARDS:
                 self._open.popitem(last=False)
         self._open.move_to_end(index)

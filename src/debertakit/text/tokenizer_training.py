@@ -11,12 +11,12 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
-from debertakit.text import documents
+from debertakit.text.documents import open_documents
 from debertakit.text.tokenizers import SPECIALS, byte_level, wrap
 from debertakit.text.unigram import SQUEEZE_SPACES, unigram
 
@@ -44,13 +44,13 @@ def train_tokenizer(
     """Train a tokenizer of at most `vocab_size` pieces, including special tokens. The same text gives the same pieces.
 
     source: a file or folder (str or Path), or an iterable in which a `Path` is a file or folder and a `str` is a text.
-        Files are streamed twice (all formats of `documents.source`). A one-shot iterator is kept in memory.
+        Files are streamed twice (all formats of `open_documents`). A one-shot iterator is kept in memory.
     kind: "unigram" is like DeBERTa v3 (SentencePiece, NFKC, byte fallback), "bpe" is like v1 (GPT-2's byte level),
         "wordpiece" is like BERT (splits Chinese characters and punctuation; decoding does not restore the spaces).
         Rare characters, `1 - COVERAGE` of the text, get no piece: unigram encodes them as bytes, wordpiece as [UNK].
     """
     if kind not in KINDS:
-        raise ValueError(f"unknown kind of tokenizer {kind!r}: choose {', '.join(KINDS)}")
+        raise ValueError(f"unknown kind of tokenizer {kind!r}; choose from {', '.join(KINDS)}")
     if isinstance(source, str | Path):
         source = [Path(source)]
     elif isinstance(source, Iterator):
@@ -62,12 +62,12 @@ def train_tokenizer(
 def _texts(source: Iterable[str | Path]) -> Iterator[str]:
     for item in source:
         if isinstance(item, Path):
-            yield from (text for _, text in documents.source(item).pieces())
+            yield from (text for _, text in open_documents(item).pieces())
         else:
             yield item
 
 
-def _alphabet(texts: Callable[[], Iterator[str]], normalizer: Any | None = None) -> set[str]:
+def _alphabet(texts: Callable[[], Iterator[str]], normalizer: normalizers.Normalizer | None = None) -> set[str]:
     """Return the most frequent characters that make up `COVERAGE` of the text; ties go to the lower code point."""
     counts: Counter[str] = Counter()
     for text in texts():
@@ -82,17 +82,19 @@ def _alphabet(texts: Callable[[], Iterator[str]], normalizer: Any | None = None)
 
 def _check_size(vocab_size: int, needed: int, what: str) -> None:
     if vocab_size < needed:
-        raise ValueError(f"vocab_size {vocab_size} is too small: at least {needed} are needed, for {what}")
+        raise ValueError(f"vocab_size {vocab_size} is too small: {what} need at least {needed}")
 
 
-def _common(texts: Callable[[], Iterator[str]], normalizer: Any, alphabet: set[str]) -> Iterator[str]:
+def _common(
+    texts: Callable[[], Iterator[str]], normalizer: normalizers.Normalizer, alphabet: set[str]
+) -> Iterator[str]:
     """Normalise texts and replace rare characters by spaces. (Unigram and WordPiece trainers keep every character.)"""
     rare = re.compile(f"[^{re.escape(''.join(sorted(alphabet)))}]+")
     return (rare.sub(" ", normalizer.normalize_str(text)) for text in texts())
 
 
 def _train_unigram(texts: Callable[[], Iterator[str]], vocab_size: int, lowercase: bool, progress: bool) -> Tokenizer:
-    steps = [normalizers.Nmt(), normalizers.NFKC(), *SQUEEZE_SPACES]
+    steps: list[normalizers.Normalizer] = [normalizers.Nmt(), normalizers.NFKC(), *SQUEEZE_SPACES]
     steps[2:2] = [normalizers.Lowercase()] if lowercase else []
     normalizer = normalizers.Sequence(steps)
     alphabet = _alphabet(texts, normalizer)

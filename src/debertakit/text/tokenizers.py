@@ -1,4 +1,4 @@
-"""Load the tokenizers of released models, token for token. New ones are trained in training.py.
+"""Load the tokenizers of released models, token for token. tokenizer_training.py trains new ones.
 
 Why not simply `AutoTokenizer`? On the files Microsoft published, transformers 5.22.2 is wrong in two ways:
 
@@ -44,7 +44,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
         path = _download(str(path_or_name))
     file = path if path.is_file() else next((path / name for name in FILES if (path / name).is_file()), None)
     if file is None:
-        raise ValueError(f"no tokenizer in {path}: none of {', '.join(FILES)} is there")
+        raise ValueError(f"no tokenizer in {path}; expected one of {', '.join(FILES)}")
     try:
         if file.name == "tokenizer.json":
             return _load_saved(file)
@@ -70,7 +70,7 @@ def _download(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=[*FILES, *SIDE_FILES]))
     except Exception as error:  # offline, unknown repository, no permission: a dozen exception classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ValueError(f"{name} is no local folder, and the hub did not give it either: {reason}") from error
+        raise ValueError(f"{name} is not a local folder, and the hub did not provide it: {reason}") from error
 
 
 def wrap(backend: Tokenizer) -> PreTrainedTokenizerFast:
@@ -108,7 +108,7 @@ def _load_saved(file: Path) -> PreTrainedTokenizerFast:
 def _from_gpt2(file: Path) -> PreTrainedTokenizerFast:
     merges = file.with_name("merges.txt")
     if not merges.is_file():
-        raise ValueError(f"{file} needs merges.txt beside it")
+        raise ValueError(f"{file} needs merges.txt in the same folder")
     vocab, rules = models.BPE.read_file(str(file), str(merges))
     if "[CLS]" not in vocab:
         # Microsoft's v1 ids follow fairseq's frequency list. GPT-2's files do not contain it, so ids cannot be derived.

@@ -8,9 +8,14 @@ from typing import Any
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
+from tokenizers.normalizers import Normalizer
+from tokenizers.pre_tokenizers import PreTokenizer
 
 NORMAL, UNKNOWN, USER_DEFINED = 1, 2, 4  # SentencePiece.Type; 3 is control, 6 is byte
-SQUEEZE_SPACES = [normalizers.Replace(Regex(" {2,}"), " "), normalizers.Replace(Regex(r"\A | \z"), "")]
+SQUEEZE_SPACES: list[Normalizer] = [
+    normalizers.Replace(Regex(" {2,}"), " "),
+    normalizers.Replace(Regex(r"\A | \z"), ""),
+]
 BREAK, JOIN = "\U0010ffff", "\U0010fffe"  # noncharacters, never in text: see _charsmap_normalizer
 
 
@@ -64,14 +69,19 @@ def from_sentencepiece(file: Path) -> Tokenizer:
 
 
 def unigram(
-    vocab: list[tuple[str, float]], in_text: list[bool], unk: int, byte_fallback: bool, steps: list[Any], prefix: bool
+    vocab: list[tuple[str, float]],
+    in_text: list[bool],
+    unk: int,
+    byte_fallback: bool,
+    steps: list[Normalizer],
+    prefix: bool,
 ) -> Tokenizer:
     """Build a `models.Unigram` that segments text as sentencepiece does; `in_text`: whether a piece may match text."""
     backend = Tokenizer(models.Unigram(vocab, unk, byte_fallback))
     backend.normalizer = normalizers.Sequence(steps)
     pieces = [text for (text, _), usable in zip(vocab, in_text, strict=True) if usable]
     across = any("▁" in text[1:].lstrip("▁") for text in pieces)  # a piece has several words: do not split at spaces
-    cuts: list[Any] = [pre_tokenizers.Metaspace("▁", "always" if prefix else "never", split=not across)]
+    cuts: list[PreTokenizer] = [pre_tokenizers.Metaspace("▁", "always" if prefix else "never", split=not across)]
     cuts += _literal_guard(pieces, [text for (text, _), usable in zip(vocab, in_text, strict=True) if not usable])
     if byte_fallback:  # split off characters without a piece: same tokens, but bytes get their character's offsets
         cuts.append(pre_tokenizers.Split(Regex(f"[^{_char_class(set('▁'.join(pieces)))}]"), "isolated"))
@@ -81,7 +91,7 @@ def unigram(
     return backend
 
 
-def _literal_guard(pieces: list[str], reserved: list[str]) -> list[Any]:
+def _literal_guard(pieces: list[str], reserved: list[str]) -> list[PreTokenizer]:
     """Prevent a literal "<0x41>" in the text from matching the byte piece of that name.
 
     sentencepiece never matches control, unknown and byte pieces in text; `models.Unigram` matches all pieces. So split
@@ -97,7 +107,7 @@ def _literal_guard(pieces: list[str], reserved: list[str]) -> list[Any]:
     return [pre_tokenizers.Split(Regex(pattern), "merged_with_previous")] if cuts else []
 
 
-def _charsmap_normalizer(charsmap: bytes) -> list[Any]:
+def _charsmap_normalizer(charsmap: bytes) -> list[Normalizer]:
     """Apply sentencepiece's character map exactly: the longest rule at each position, from left to right.
 
     `normalizers.Precompiled` has the same rules but processes grapheme clusters and applies the *shortest* rule: it

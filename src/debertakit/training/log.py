@@ -2,32 +2,38 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from debertakit.files import write_text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress
 
 
 class Log:
-    """Log of one run, on the main process only. Old records after step ``since`` are dropped: the run was cut off."""
+    """Log of one run, on the main process only. A resumed run drops old records after step ``since``."""
 
     def __init__(self, folder: Path, tracker: str, total: float, unit: str, since: int):
         self.path = folder / "log.jsonl"
         kept = [record for record in read(self.path) if record["step"] <= since]
-        self.path.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
         self.file = self.path.open("a", encoding="utf-8")
         self.unit = unit
         self.tracker, self.close_tracker = _tracker(tracker, folder)
-        self.bar: Any = None
+        self.bar: Progress | None = None
         if sys.stderr.isatty():
+            from rich import progress
             from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-            columns = [BarColumn(), TextColumn("{task.description}"), TimeRemainingColumn()]
-            self.bar = Progress(*columns, console=Console(stderr=True))
+            columns = [progress.BarColumn(), progress.TextColumn("{task.description}"), progress.TimeRemainingColumn()]
+            self.bar = progress.Progress(*columns, console=Console(stderr=True))
             self.task = self.bar.add_task("starting", total=total)
             self.bar.start()
         self.total = total
 
-    def write(self, kind: str, step: int, **figures: Any) -> None:
+    def write(self, kind: str, step: int, **figures: object) -> None:
         record = {"kind": kind, "step": step, **figures}
         self.file.write(json.dumps(record) + "\n")
         self.file.flush()
@@ -59,13 +65,13 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 
-def _tracker(name: str, folder: Path) -> tuple[Any, Any]:
+def _tracker(name: str, folder: Path) -> tuple[Callable[[dict[str, float], int], None], Callable[[], None]]:
     """Return two functions: log (figures, step) -> None, and close () -> None."""
     if name == "tensorboard":
         try:

@@ -30,9 +30,9 @@ class Optimizer:
 
     def __post_init__(self) -> None:
         if self.schedule not in ("linear", "cosine", "constant"):
-            raise ValueError(f"optimizer.schedule={self.schedule!r}: linear, cosine or constant")
+            raise ValueError(f"optimizer.schedule must be linear, cosine or constant, not {self.schedule!r}")
         if self.lr <= 0 or self.warmup_steps < 0 or self.clip < 0:
-            raise ValueError("optimizer.lr must be above 0, warmup_steps and clip 0 or more")
+            raise ValueError("optimizer.lr must be > 0; warmup_steps and clip must be >= 0")
 
 
 def learning_rate(options: Optimizer, step: int, progress: float) -> float:

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from debertakit.data.examples import Tagged, Text
+from debertakit.data.examples import Tagged, TextExample
 from debertakit.tasks.suites import task
 from tests.material import jsonl, lines, tsv
 
@@ -13,7 +13,10 @@ def test_tnews_of_clue_and_in_two_columns(tmp_path):
     jsonl(tmp_path / "clue" / "test.json", [{"id": 7, "sentence": "好看", "keywords": ""}])
     tsv(tmp_path / "two" / "train.tsv", ('"好看"', "news_entertainment"), ("好看", "116"))
     splits = task("tnews").read(tmp_path / "clue")
-    assert splits == {"train": [Text("0", "好看", label="news_entertainment")], "test": [Text("7", "好看")]}
+    assert splits == {
+        "train": [TextExample("0", "好看", label="news_entertainment")],
+        "test": [TextExample("7", "好看")],
+    }
     assert [(e.text, e.label) for e in task("tnews").read(tmp_path / "two")["train"]] == [
         ('"好看"', "news_entertainment"),
         ("好看", "news_game"),
@@ -28,12 +31,12 @@ def test_ocnli_leaves_out_what_annotators_did_not_agree_on(tmp_path, caplog):
     rows = [{"sentence1": "甲", "sentence2": "乙", "label": "neutral", "id": i} for i in range(40)]
     jsonl(tmp_path / "train.50k.json", [*rows, {**rows[0], "label": "-"}])
     assert len(task("ocnli").read(tmp_path)["train"]) == 40
-    assert "line 41: label '-': its annotators did not agree; skipped" in caplog.text
+    assert "line 41: label '-': the annotators did not agree; skipped" in caplog.text
 
 
 def test_afqmc(tmp_path):
     jsonl(tmp_path / "train.json", [{"sentence1": "甲", "sentence2": "乙", "label": "0"}])
-    assert task("afqmc").read(tmp_path)["train"] == [Text("0", "甲", "乙", "0")]
+    assert task("afqmc").read(tmp_path)["train"] == [TextExample("0", "甲", "乙", "0")]
 
 
 def test_chnsenticorp_with_and_without_header(tmp_path):
@@ -42,7 +45,7 @@ def test_chnsenticorp_with_and_without_header(tmp_path):
     tsv(tmp_path / "test.tsv", ("qid", "text_a"), (3, "一般"))
     splits = task("chnsenticorp").read(tmp_path)
     assert [e.label for e in splits["train"] + splits["dev"]] == ["negative", "positive", "positive"]
-    assert splits["test"] == [Text("3", "一般")]
+    assert splits["test"] == [TextExample("3", "一般")]
     task("chnsenticorp").write(tmp_path / "out", splits["test"], ["positive"])
     assert (tmp_path / "out").read_text() == "qid\tlabel\n3\t1\n"
 
@@ -74,8 +77,8 @@ def test_cluener_entities_out_of_place_or_inside_another(tmp_path, caplog):
     first, second = task("cluener").read(tmp_path)["train"]
     assert first.tags == ("O",) * 4
     assert second.tags == ("B-company", *["I-company"] * 3)
-    assert "line 1: an entity that is not at its place, left out ('叶')" in caplog.text
-    assert "line 2: an entity inside another, left out ('浙商')" in caplog.text
+    assert "line 1: entity at a wrong offset, dropped ('叶')" in caplog.text
+    assert "line 2: entity that overlaps a longer one, dropped ('浙商')" in caplog.text
 
 
 def test_broken_objects_cost_only_themselves(tmp_path, caplog):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from debertakit.data.examples import Text
+from debertakit.data.examples import TextExample
 from debertakit.tasks.suites import BENCHMARKS, task
 from tests.material import jsonl, lines, tsv
 
@@ -15,7 +15,7 @@ def test_every_task_has_a_metric_that_its_score_returns():
     for name, found in BENCHMARKS.items():
         assert found.name == name
         assert found.write is not None
-    examples = [Text(str(i), "t", "p", label) for i, label in enumerate("0110")]
+    examples = [TextExample(str(i), "t", "p", label) for i, label in enumerate("0110")]
     for name in ("cola", "sst2", "mrpc", "qqp", "wnli"):
         assert BENCHMARKS[name].metric in BENCHMARKS[name].score(examples, ["0", "1", "0", "0"])
 
@@ -32,8 +32,8 @@ def test_cola_of_the_archive_and_of_its_authors(tmp_path):
     tsv(archive / "train.tsv", ("gj04", 1, "", 'They said "hi.'), ("gj04", 0, "*", "Him slept."))
     tsv(archive / "test.tsv", ("index", "sentence"), (0, "Bill slept."))
     splits = task("cola").read(tmp_path)  # the folder around the archive's
-    assert splits["train"] == [Text("0", 'They said "hi.', label="1"), Text("1", "Him slept.", label="0")]
-    assert splits["test"] == [Text("0", "Bill slept.")]
+    assert splits["train"] == [TextExample("0", 'They said "hi.', label="1"), TextExample("1", "Him slept.", label="0")]
+    assert splits["test"] == [TextExample("0", "Bill slept.")]
     original = tmp_path / "original"
     tsv(original / "in_domain_train.tsv", ("a", 1, "", "One."))
     tsv(original / "in_domain_dev.tsv", ("a", 1, "", "In."))
@@ -46,15 +46,18 @@ def test_sst2_with_either_column_name_and_crlf(tmp_path):
     (tmp_path / "train.tsv").write_bytes(b"\xef\xbb\xbfsentence\tlabel\r\na fine film \t1\r\n")
     tsv(tmp_path / "dev.tsv", ("label", "content"), (0, "a dull one"))
     splits = task("sst2").read(tmp_path)
-    assert splits == {"train": [Text("0", "a fine film", label="1")], "dev": [Text("0", "a dull one", label="0")]}
+    assert splits == {
+        "train": [TextExample("0", "a fine film", label="1")],
+        "dev": [TextExample("0", "a dull one", label="0")],
+    }
 
 
 def test_mrpc_with_its_odd_header(tmp_path):
     tsv(tmp_path / "train.tsv", ("\ufeffQuality", "#1 ID", "#2 ID", "#1 String", "#2 String"), (1, 7, 8, 'A "b', "B a"))
     tsv(tmp_path / "test.tsv", ("index", "#1 ID", "#2 ID", "#1 String", "#2 String"), (0, 7, 8, "A", "B"))
     splits = task("mrpc").read(tmp_path)
-    assert splits["train"] == [Text("0", 'A "b', "B a", "1")]
-    assert splits["test"] == [Text("0", "A", "B")]
+    assert splits["train"] == [TextExample("0", 'A "b', "B a", "1")]
+    assert splits["test"] == [TextExample("0", "A", "B")]
 
 
 def test_stsb_of_the_archive_and_of_the_benchmark(tmp_path):
@@ -101,7 +104,7 @@ def test_entailment_by_name(tmp_path, name, texts):
     tsv(
         tmp_path / "train.tsv", ("index", *texts, "label"), (4, "A", "B", "not_entailment"), (5, "C", "D", "entailment")
     )
-    assert task(name).read(tmp_path)["train"][0] == Text("4", "A", "B", "not_entailment")
+    assert task(name).read(tmp_path)["train"][0] == TextExample("4", "A", "B", "not_entailment")
 
 
 def test_the_test_file_is_answered_row_by_row(tmp_path):
@@ -115,7 +118,7 @@ def test_the_test_file_is_answered_row_by_row(tmp_path):
 
 
 def test_scores_are_cut_to_the_scale(tmp_path):
-    examples = [Text(str(i), "a", "b") for i in range(3)]
+    examples = [TextExample(str(i), "a", "b") for i in range(3)]
     task("stsb").write(tmp_path / "STS-B.tsv", examples, [5.2, -0.1, 3.14159])
     assert (tmp_path / "STS-B.tsv").read_text().split() == [
         "index",
@@ -146,9 +149,12 @@ def test_of_several_files_the_largest(tmp_path):
     ("rows", "message"),
     [
         ([("sentence", "stars"), ("a", 1)], r"train.tsv: no column 'label'; it has 'sentence', 'stars'$"),
-        ([("sentence", "label"), ("a", 7)], r"train.tsv, line 2: unknown label \('7' is none of 0, 1\); 1 of 1 rows"),
+        (
+            [("sentence", "label"), ("a", 7)],
+            r"train.tsv, line 2: unknown label \('7' is not one of 0, 1\); 1 of 1 rows",
+        ),
         ([("sentence", "label"), ("a", "")], r"train.tsv, line 2: no label; 1 of 1 rows cannot be used"),
-        ([("sentence", "label")], r"train.tsv: the file holds no examples"),
+        ([("sentence", "label")], r"train.tsv: the file has no examples"),
         ([], r"train.tsv: the file is empty"),
     ],
 )
@@ -160,7 +166,7 @@ def test_refused(tmp_path, rows, message):
 
 def test_folder_without_data(tmp_path):
     lines(tmp_path / "notes.md", "x")
-    with pytest.raises(ValueError, match=r"no data files \(train.\*, dev.\*, test.\*\); the folder holds notes.md"):
+    with pytest.raises(ValueError, match=r"no data files \(train.\*, dev.\*, test.\*\); the folder contains notes.md"):
         task("sst2").read(tmp_path)
     with pytest.raises(ValueError, match="nowhere: no such folder"):
         task("sst2").read(tmp_path / "nowhere")
@@ -178,16 +184,16 @@ def test_the_hub(tmp_path, monkeypatch):
     monkeypatch.setattr(config, "HF_DATASETS_CACHE", tmp_path / "cache")
     splits = task("rte").read(Path(f"hf:{data}"))
     assert {split: examples[0] for split, examples in splits.items()} == {
-        "train": Text("3", "A", "B", "not_entailment"),
-        "dev": Text("3", "A", "B", "entailment"),
-        "test": Text("3", "A", "B"),
+        "train": TextExample("3", "A", "B", "not_entailment"),
+        "dev": TextExample("3", "A", "B", "entailment"),
+        "test": TextExample("3", "A", "B"),
     }
-    with pytest.raises(ValueError, match=r"hf:nyu-mll/glue:rte cannot be loaded .*; offline, give the folder"):
+    with pytest.raises(ValueError, match=r"hf:nyu-mll/glue:rte cannot be loaded .*; without network, pass the folder"):
         task("rte").read(Path("hf"))
-    with pytest.raises(ValueError, match="not read from the hub"):
+    with pytest.raises(ValueError, match="cannot be loaded from the hub"):
         task("tnews").read(Path("hf"))
 
 
 def test_predictions_are_valid_json_or_tsv_for_unicode(tmp_path):
-    task("cb").write(tmp_path / "CB.jsonl", [Text("0", "é", "b")], ["neutral"])
+    task("cb").write(tmp_path / "CB.jsonl", [TextExample("0", "é", "b")], ["neutral"])
     assert json.loads((tmp_path / "CB.jsonl").read_text()) == {"idx": 0, "label": "neutral"}

@@ -2,7 +2,7 @@ import json
 
 import pytest
 
-from debertakit.data.examples import Choice, Text
+from debertakit.data.examples import Choice, TextExample
 from debertakit.tasks.suites import task
 from tests.material import jsonl
 
@@ -19,16 +19,16 @@ def test_boolq_of_the_archive_and_of_the_hub(tmp_path):
     jsonl(tmp_path / "BoolQ" / "val.jsonl", [{**row, "label": False}])
     jsonl(tmp_path / "BoolQ" / "test.jsonl", [row])
     splits = task("boolq").read(tmp_path)
-    assert splits["train"][0] == Text("0", "It is.", "is it", "true")
+    assert splits["train"][0] == TextExample("0", "It is.", "is it", "true")
     assert [e.label for e in (*splits["train"], *splits["dev"], *splits["test"])] == ["true", "false", "false", None]
     assert written("boolq", tmp_path, splits["test"], ["true"]) == [{"idx": 0, "label": "true"}]
 
 
 def test_cb_and_rte(tmp_path):
     jsonl(tmp_path / "train.jsonl", [{"premise": "A", "hypothesis": "B", "label": "contradiction", "idx": 5}])
-    assert task("cb").read(tmp_path)["train"] == [Text("5", "A", "B", "contradiction")]
+    assert task("cb").read(tmp_path)["train"] == [TextExample("5", "A", "B", "contradiction")]
     jsonl(tmp_path / "train.jsonl", [{"premise": "A", "hypothesis": "B", "label": "not_entailment", "idx": 5}])
-    assert task("superglue-rte").read(tmp_path)["train"] == [Text("5", "A", "B", "not_entailment")]
+    assert task("superglue-rte").read(tmp_path)["train"] == [TextExample("5", "A", "B", "not_entailment")]
 
 
 def test_copa(tmp_path):
@@ -72,7 +72,7 @@ def test_wsc_marks_the_pronoun_that_is_meant(tmp_path):
     jsonl(tmp_path / "valid.jsonl", [{"text": text, **target, "span2_index": 2, "idx": 1, "label": 0}])
     splits = task("wsc").read(tmp_path)
     assert splits["train"] == [
-        Text("0", "Mark saw him, and Pete saw *him*.", "Mark saw him, and Pete saw Mark.", "true")
+        TextExample("0", "Mark saw him, and Pete saw *him*.", "Mark saw him, and Pete saw Mark.", "true")
     ]
     assert splits["dev"][0].text == "Mark saw *him*, and Pete saw him."
     assert written("wsc", tmp_path, splits["dev"], ["true"]) == [{"idx": 1, "label": "True"}]
@@ -104,7 +104,7 @@ def test_multirc_is_judged_answer_by_answer_and_written_nested(tmp_path):
     jsonl(tmp_path / "train.jsonl", [passage(0, [[1, 0], [1]])])
     jsonl(tmp_path / "test.jsonl", [passage(7, [[None, None], [None]])])
     splits = task("multirc").read(tmp_path)
-    assert splits["train"][1] == Text("0-0-11", "P.", "Q0? a1", "0", "0-0")
+    assert splits["train"][1] == TextExample("0-0-11", "P.", "Q0? a1", "0", "0-0")
     assert task("multirc").score(splits["train"], ["1", "0", "0"])["exact"] == 50
     assert written("multirc", tmp_path, splits["test"], ["1", "0", "1"]) == [
         {
@@ -143,5 +143,5 @@ def test_record_fills_the_blank_with_entities(tmp_path):
 def test_a_passage_of_another_form(tmp_path):
     jsonl(tmp_path / "train.jsonl", [{"idx": 0, "text": "no passage"}])
     for name in ("multirc", "record"):
-        with pytest.raises(ValueError, match=r"train.jsonl, line 1: not of the form expected \(KeyError 'passage'\)"):
+        with pytest.raises(ValueError, match=r"train.jsonl, line 1: unexpected structure \(KeyError 'passage'\)"):
             task(name).read(tmp_path)

@@ -6,10 +6,9 @@ Chinese text is read as characters: ``Tagged.words`` of CLUENER are characters, 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data import squad
-from debertakit.data.examples import Tagged, Text
+from debertakit.data.examples import Tagged, TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
@@ -46,7 +45,7 @@ _tnews_name = one_of(tuple(TNEWS))
 _TNEWS_CODES = {code: name for name, code in TNEWS.items()}
 
 
-def _tnews_label(value: Any) -> Label | None:
+def _tnews_label(value: object) -> Label | None:
     """Read a label given as a name or as the leaderboard's code."""
     return _tnews_name(_TNEWS_CODES.get(str(value).strip(), value))
 
@@ -81,18 +80,18 @@ def _character_tags(text: str, label: dict, number: int | str, problems: Problem
     tags = ["O"] * len(text)
     for first, last, kind, entity in sorted(spans, key=lambda span: (span[0] - span[1], span[0])):
         if text[first : last + 1] != entity:
-            problems.repair(number, "an entity that is not at its place, left out", shorten(entity))
+            problems.repair(number, "entity at a wrong offset, dropped", shorten(entity))
         elif any(tag != "O" for tag in tags[first : last + 1]):
-            problems.repair(number, "an entity inside another, left out", shorten(entity))
+            problems.repair(number, "entity that overlaps a longer one, dropped", shorten(entity))
         else:
             tags[first : last + 1] = [f"B-{kind}"] + [f"I-{kind}"] * (last - first)
     return tuple(tags)
 
 
-def _writer(value: Callable[[str], str]) -> Callable[[Path, Sequence[Text], Sequence[str]], None]:
+def _writer(value: Callable[[str], str]) -> Callable[[Path, Sequence[TextExample], Sequence[str]], None]:
     """Write one {"id": ..., "label": ...} per line, in the order of the test file."""
 
-    def write(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+    def write(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
         with path.open("w", encoding="utf-8") as file:
             for example, prediction in zip(examples, predictions, strict=True):
                 file.write(json.dumps({"id": int(example.id), "label": value(prediction)}) + "\n")
@@ -111,7 +110,7 @@ def _write_cluener(path: Path, examples: Sequence[Tagged], predictions: Sequence
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 
 
-def _write_sentiment(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+def _write_sentiment(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.write("qid\tlabel\n")
         file.writelines(

@@ -3,12 +3,12 @@
 Reads the archive's .tsv files, the original CoLA and STS benchmark files, and JSON lines with the hub's field names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
-from debertakit.data.examples import Kind, Text
+from debertakit.data.examples import Kind, TextExample
 from debertakit.data.folders import SPLITS, Patterns
 from debertakit.data.texts import Columns, ReadLabel, hidden, number, one_of, reader
 from debertakit.tasks import metrics
@@ -31,19 +31,22 @@ _MNLI: Patterns = {
     "test-mismatched": ("test_mismatched.*",),
 }
 
+V = TypeVar("V", bound=str | float)
+Score = Callable[[Sequence[TextExample], Sequence[V]], dict[str, float]]
+
 
 def _task(
     name: str,
     folder: str,
     columns: Columns,
-    score: Any,
+    score: Score[V],
     metric: str,
     *,
     labels: tuple[str, ...] | None = BINARY,
     label: ReadLabel | None = None,
     patterns: Patterns = SPLITS,
     files: Mapping[str, str] | None = None,
-) -> Task:
+) -> Task[TextExample, V]:
     kind: Kind = "single-label" if labels else "regression"
     return Task(
         name=name,
@@ -63,7 +66,7 @@ def _task(
     )
 
 
-def write(path: Path, examples: Sequence[Text], predictions: Sequence[str | float]) -> None:
+def write(path: Path, examples: Sequence[TextExample], predictions: Sequence[str | float]) -> None:
     """Write index and prediction: the class name, or the score clipped to 0-5."""
     with path.open("w", encoding="utf-8") as file:
         file.write("index\tprediction\n")
@@ -72,7 +75,7 @@ def write(path: Path, examples: Sequence[Text], predictions: Sequence[str | floa
             file.write(f"{example.id}\t{value}\n")
 
 
-def _read_cola(folder: Path) -> dict[str, list[Text]]:
+def _read_cola(folder: Path) -> dict[str, list[TextExample]]:
     """Read CoLA. The original dev set is in two files, in and out of domain; GLUE's dev set is both."""
     patterns: Patterns = {**SPLITS, "dev": ("in_domain_dev.*", *SPLITS["dev"]), "more": ("out_of_domain_dev.*",)}
     read = reader(_COLA, one_of(BINARY, BINARY), names=("CoLA",), patterns=patterns, hub="nyu-mll/glue:cola")

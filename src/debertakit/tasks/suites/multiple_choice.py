@@ -1,9 +1,8 @@
 """Multiple choice: RACE and SWAG."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 from debertakit.data.choices import choices, letter_index
 from debertakit.data.examples import Choice
@@ -47,14 +46,14 @@ def _questions(row: TableRow, labelled: bool) -> list[Choice]:
     passage, questions = values["article"], values["questions"]
     answers = values["answers"] if labelled or values.get("answers") else [None] * len(questions)
     if not len(questions) == len(answers) == len(values["options"]):
-        raise ValueError("not as many questions as options and answers")
+        raise ValueError("different numbers of questions, options and answers")
     examples = []
     for index, (question, options, answer) in enumerate(zip(questions, values["options"], answers, strict=True)):
         label = None if answer is None or (answer == "" and not labelled) else letter_index(answer)
         if not passage.strip() or not all(option.strip() for option in options):
             raise ValueError("empty text", f"question {index + 1}")
         if label is not None and not 0 <= label < len(options):
-            raise ValueError("label is none of the options", f"question {index + 1}: {answer!r}")
+            raise ValueError("label is not one of the options", f"question {index + 1}: {answer!r}")
         identity = f"{values.get('id', row.number)}-{index}"
         examples.append(Choice(identity, passage, question.strip(), tuple(options), label))
     return examples
@@ -88,7 +87,11 @@ def write(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) ->
         file.writelines(f"{e.id}\t{p}\n" for e, p in zip(examples, predictions, strict=True))
 
 
-def _task(name: str, read: Any, score: Any) -> Task:
+def _task(
+    name: str,
+    read: Callable[[Path], dict[str, list[Choice]]],
+    score: Callable[[Sequence[Choice], Sequence[int]], dict[str, float]],
+) -> Task[Choice, int]:
     files = {"test": f"{name}.tsv"}
     return Task(name=name, kind="choice", read=read, score=score, metric="accuracy", write=write, files=files)
 

@@ -1,5 +1,6 @@
 """Named entities: CoNLL-2003 and WNUT-17."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from debertakit.data.conll import SUFFIXES, read_conll, write
@@ -20,7 +21,7 @@ def read_folder(folder: Path) -> dict[str, list[Tagged]]:
     return {split: read_conll(path, labelled=split != "test") for split, path in files.items()}
 
 
-def _task(name: str) -> Task:
+def _task(name: str) -> Task[Tagged, Sequence[str]]:
     return Task(
         name=name,
         kind="tagging",

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from debertakit.data.examples import Question
 from debertakit.data.folders import SPLITS, Patterns
 from debertakit.data.squad import read_folder, write
 from debertakit.tasks import metrics
@@ -16,7 +17,7 @@ def _patterns(version: str) -> Patterns:
 _MORE: Mapping[str, tuple[str, ...]] = {"train": (), "dev": (), "test": ("*heldout*",)}
 
 
-def _task(name: str, version: str, impossible: bool) -> Task:
+def _task(name: str, version: str, impossible: bool) -> Task[Question, str]:
     hub = "rajpurkar/squad_v2" if impossible else "rajpurkar/squad"
     return Task(
         name=name,

@@ -13,12 +13,12 @@ Texts and options of each task:
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.examples import Choice, Text
-from debertakit.data.folders import read_splits
+from debertakit.data.examples import Choice, E, TextExample
+from debertakit.data.folders import ReadSplit, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow, collect
 from debertakit.data.texts import Columns, as_text, hidden, one_of, require, texts
@@ -35,7 +35,7 @@ _NLI = Columns(("premise",), ("hypothesis",))
 _WIC_COPY = re.compile(r"Word: (.*?)\. Sentence 1: (.*?) Sentence 2: (.*)", re.DOTALL)
 
 
-def _wic(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _wic(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     columns = Columns(("first",), ("sentence2",))
     return texts(_wic_sentences(rows, problems), problems, columns, one_of(BOOLEAN, BOOLEAN), labelled)
 
@@ -55,7 +55,7 @@ def _wic_sentences(rows: Iterator[TableRow], problems: Problems) -> Iterator[Tab
         yield TableRow(number, {**values, "first": first, "sentence2": sentence2})
 
 
-def _wsc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _wsc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     columns = Columns(("marked",), ("replaced",))
     return texts(_wsc_pairs(rows, problems), problems, columns, one_of(BOOLEAN, BOOLEAN), labelled)
 
@@ -86,11 +86,11 @@ def _place(text: str, span: str, index: int) -> int | None:
     return min(places, key=lambda place: abs(place - wanted), default=None)
 
 
-def _multirc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _multirc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
     return collect(rows, problems, lambda row: _judgements(row.values, labelled))
 
 
-def _judgements(values: dict[str, Any], labelled: bool) -> list[Text]:
+def _judgements(values: dict[str, Any], labelled: bool) -> list[TextExample]:
     passage, read_label, examples = values["passage"], one_of(BINARY, BINARY), []
     for question in passage["questions"]:
         group = f"{values['idx']}-{question['idx']}"
@@ -99,7 +99,7 @@ def _judgements(values: dict[str, Any], labelled: bool) -> list[Text]:
             if labelled and label is None:
                 raise ValueError("no label")
             pair = f"{question['question']} {answer['text']}".strip()
-            examples.append(Text(f"{group}-{answer['idx']}", passage["text"].strip(), pair, label, group))
+            examples.append(TextExample(f"{group}-{answer['idx']}", passage["text"].strip(), pair, label, group))
     return examples
 
 
@@ -110,7 +110,7 @@ def _copa(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[
             require(values, [("premise",), ("choice1",), ("choice2",), ("question",)], problems)
         premise, *options = (as_text(values.get(name)) for name in ("premise", "choice1", "choice2"))
         question = COPA_QUESTIONS.get(str(values.get("question")))
-        label: Any = values.get("label")
+        label = values.get("label")
         if question is None:
             problems.skip(number, "question is neither cause nor effect", shorten(values.get("question")))
         elif not all((premise, *options)):
@@ -119,7 +119,8 @@ def _copa(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[
             problems.skip(number, "label is neither 0 nor 1", shorten(label))
         else:
             identity = str(values.get("idx", len(examples)))
-            examples.append(Choice(identity, premise, question, tuple(options), None if hidden(label) else int(label)))
+            place = None if label is None or hidden(label) else int(label)
+            examples.append(Choice(identity, premise, question, tuple(options), place))
     return examples
 
 
@@ -162,16 +163,14 @@ def one_right(example: Choice) -> Choice:
     )
 
 
-def _text(columns: Columns, labels: tuple[str, ...], numbers: tuple[str, ...] = ()) -> Any:
-    def read(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Text]:
+def _text(columns: Columns, labels: tuple[str, ...], numbers: tuple[str, ...] = ()) -> ReadSplit[TextExample]:
+    def read(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[TextExample]:
         return texts(rows, problems, columns, one_of(labels, numbers or labels), labelled)
 
     return read
 
 
-def _reader(
-    read: Callable[[Iterator[TableRow], Problems, bool], list[Any]], folder: str, hub: str
-) -> Callable[[Path], dict[str, list[Any]]]:
+def _reader(read: ReadSplit[E], folder: str, hub: str) -> Callable[[Path], dict[str, list[E]]]:
     source = f"aps/super_glue:{hub}" if hub else ""
     return lambda path: read_splits(path, read, names=(folder,), hub=source)
 
@@ -183,20 +182,21 @@ def _read_record(folder: Path) -> dict[str, list[Choice]]:
     }
 
 
-def _writer(value: Callable[[Any, Any], Any]) -> Callable[[Path, Sequence[Any], Sequence[Any]], None]:
+def _write(path: Path, examples: Sequence[TextExample | Choice], labels: Sequence[str | int]) -> None:
     """Write one {"idx": ..., "label": ...} per line."""
-
-    def write(path: Path, examples: Sequence[Any], predictions: Sequence[Any]) -> None:
-        lines = (
-            {"idx": int(example.id), "label": value(example, prediction)}
-            for example, prediction in zip(examples, predictions, strict=True)
-        )
-        _write_lines(path, lines)
-
-    return write
+    pairs = zip(examples, labels, strict=True)
+    _write_lines(path, ({"idx": int(example.id), "label": label} for example, label in pairs))
 
 
-def _write_multirc(path: Path, examples: Sequence[Text], predictions: Sequence[str]) -> None:
+def _write_record(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) -> None:
+    _write(path, examples, [(e.names or e.options)[p] for e, p in zip(examples, predictions, strict=True)])
+
+
+def _write_wsc(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
+    _write(path, examples, [prediction.capitalize() for prediction in predictions])
+
+
+def _write_multirc(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
     passages: dict[int, dict[int, list[dict[str, int]]]] = {}
     for example, prediction in zip(examples, predictions, strict=True):
         passage, question, answer = map(int, example.id.split("-"))
@@ -211,12 +211,11 @@ def _write_multirc(path: Path, examples: Sequence[Text], predictions: Sequence[s
     )
 
 
-def _write_lines(path: Path, rows: Iterator[dict[str, Any]]) -> None:
+def _write_lines(path: Path, rows: Iterable[Mapping[str, object]]) -> None:
     with path.open("w", encoding="utf-8") as file:
         file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
 
-_by_name = _writer(lambda _, prediction: prediction)
 _entailment = _text(_NLI, ENTAILMENT)
 
 SUPERGLUE = (
@@ -227,7 +226,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=BOOLEAN,
-        write=_by_name,
+        write=_write,
         files={"test": "BoolQ.jsonl"},
     ),
     Task(
@@ -237,7 +236,7 @@ SUPERGLUE = (
         score=metrics.accuracy_and_macro_f1,
         metric="average",
         labels=CB_LABELS,
-        write=_by_name,
+        write=_write,
         files={"test": "CB.jsonl"},
     ),
     Task(
@@ -246,7 +245,7 @@ SUPERGLUE = (
         read=_reader(_copa, "COPA", "copa"),
         score=metrics.accuracy,
         metric="accuracy",
-        write=_by_name,
+        write=_write,
         files={"test": "COPA.jsonl"},
     ),
     Task(
@@ -265,7 +264,7 @@ SUPERGLUE = (
         read=_read_record,
         score=metrics.record,
         metric="average",
-        write=_writer(lambda example, prediction: example.names[prediction]),
+        write=_write_record,
         files={"test": "ReCoRD.jsonl"},
     ),
     Task(
@@ -275,7 +274,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=ENTAILMENT,
-        write=_by_name,
+        write=_write,
         files={"test": "RTE.jsonl"},
     ),
     Task(
@@ -285,7 +284,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=BOOLEAN,
-        write=_by_name,
+        write=_write,
         files={"test": "WiC.jsonl"},
     ),
     Task(
@@ -295,7 +294,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=BOOLEAN,
-        write=_writer(lambda _, prediction: prediction.capitalize()),
+        write=_write_wsc,
         files={"test": "WSC.jsonl"},
     ),
 )
