@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from debertakit.pretraining.command import get_corpus, get_tokenizer
+from debertakit.pretraining.from_text import get_corpus, get_tokenizer
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import override
 from debertakit.training.log import read

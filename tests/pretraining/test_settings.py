@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from debertakit.cli import app
-from debertakit.pretraining.backbones import make_config
+from debertakit.pretraining.models import make_config
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import Data, from_json, load, override
 

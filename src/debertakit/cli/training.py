@@ -62,10 +62,10 @@ def pretrain(
     ] = None,
 ) -> None:
     """Pretrain a model from raw text, in one process or on many machines with torchrun."""
-    from debertakit.pretraining.command import run
+    from debertakit.pretraining.from_text import pretrain_from_text
 
     quiet()
-    figures = run(
+    figures = pretrain_from_text(
         recipe,
         corpus,
         out,

@@ -1,10 +1,10 @@
 """The pretraining loop.
 
-    prepare the parts of step s     batch (seed, step) -> corrupted views            text/packing.py, objectives/
+    prepare the parts of step s       batch (seed, step) -> corrupted views              text/packing.py, objectives/
     in each phase of the step:
-      forward, backward, accumulate   loss = sum of weighted terms / terms of the step   trainee.py, rtd.py
-      clip, AdamW                                                                    optim.py
-    periodically: log, evaluate, write a checkpoint                                  log.py, state.py
+      forward, backward, accumulate   loss = sum of weighted terms / terms of the step   objectives/joint.py, rtd.py
+      clip, AdamW                                                                        training/optim.py
+    periodically: log, evaluate, write a checkpoint                                      training/log.py, state.py
 
 A step is a pure function of the state and the step number, so a resumed run computes exactly what the uninterrupted
 run does (with the same precision and number of processes).
@@ -14,24 +14,24 @@ import math
 import random
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from debertakit.objectives import nsp
+from debertakit.files import write_text
 from debertakit.objectives.base import Context
+from debertakit.objectives.training_module import Part, TrainingModule
 from debertakit.precision import Resolved, autocast, precision_line, resolve_precision
 from debertakit.pretraining import continued, distributed, report, settings, state
-from debertakit.pretraining.backbones import make_model
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.rtd import RtdTrainee, make_pair
+from debertakit.pretraining.models import make_models, make_module
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.state import Progress
-from debertakit.pretraining.trainee import Phase, Trainee
+from debertakit.protocols import Tokenizer
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
 from debertakit.training.log import Log
@@ -46,9 +46,9 @@ class Diverged(ValueError):
 class Run:
     config: PretrainConfig
     world: World
-    trainee: Trainee | RtdTrainee
-    module: nn.Module
-    """The module to call: the trainee, or DDP around it."""
+    module: TrainingModule
+    wrapped: nn.Module
+    """The module to call: ``module``, or DDP around it."""
     optimizer: torch.optim.Optimizer
     packing: Packing
     context: Context
@@ -64,23 +64,42 @@ class Run:
             return self.progress.elapsed / (60 * self.config.minutes)
         return self.progress.step / self.config.steps
 
-    def autocast(self) -> Any:
+    def autocast(self) -> AbstractContextManager:
         return autocast(self.precision, self.world.device)
 
 
+def start(config: PretrainConfig, folder: Path, resume: bool) -> World:
+    """Join the other processes of the run. Raise if the folder has checkpoints and ``resume`` is False."""
+    if not resume and any((folder / "checkpoints").glob("step-*")):
+        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
+    return distributed.start(config.parallel)
+
+
 def pretrain(
-    config: PretrainConfig, corpus: Corpus, tokenizer: Any, out: str | Path, *, resume: bool = False
+    config: PretrainConfig,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    world: World | None = None,
 ) -> dict[str, float]:
-    """Train, and write a model to ``out`` that transformers can load. Returns the last validation metrics."""
+    """Train, and write a model to ``out`` that transformers can load. Returns the last validation metrics.
+
+    ``world``: the result of ``start``, if it was called already.
+    """
     folder = Path(out)
     checkpoints = folder / "checkpoints"
-    world = distributed.start(config.parallel)
+    world = start(config, folder, resume) if world is None else world
     config = replace(config, precision=_precision(folder, config, world, resume))
     found = world.gather(state.newest(checkpoints) if resume and world.main else None)[0]
     run = make_run(config, corpus, tokenizer, world, fresh=found is None)
-    _open(folder, config, world, resume)
+    world.barrier()
+    if world.main:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_text(folder / "run.json", config.to_json())
     if found is not None:
-        run.progress = state.load(found[1], run.trainee, run.optimizer, world)
+        run.progress = state.load(found[1], run.module, run.optimizer, world)
     log = None
     if world.main:
         print(precision_line(run.precision, world.device), file=sys.stderr)
@@ -94,20 +113,20 @@ def pretrain(
     if world.main:
         newest = state.newest(checkpoints)
         assert newest is not None  # written at the end of _train
-        report.finish(folder, newest[1], config, run.progress, figures, corpus, run.trainee)
+        report.finish(folder, newest[1], config, run.progress, figures, corpus, run.module)
     world.barrier()
     distributed.stop(world)
     return figures
 
 
-def _train(run: Run, checkpoints: Path, tokenizer: Any, log: Log | None) -> dict[str, float]:
+def _train(run: Run, checkpoints: Path, tokenizer: Tokenizer, log: Log | None) -> dict[str, float]:
     config, progress = run.config, run.progress
     began, before = time.monotonic(), progress.elapsed
     window = Window()
     figures: dict[str, float] = {}
 
     def keep() -> None:
-        state.save(checkpoints, run.trainee, run.optimizer, progress, run.world, tokenizer)
+        state.save(checkpoints, run.module, run.optimizer, progress, run.world, tokenizer)
         if run.world.main:
             state.prune(checkpoints, config.keep_last)
 
@@ -148,7 +167,7 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
     own = parts_in_step // world.size
     first = world.rank * own
     batches = [run.packing.batch(progress.step, first + i, parts_in_step) for i in range(own)]
-    parts = [run.trainee.prepare(batch, run.context, run.done).to(world.device) for batch in batches]
+    parts = [run.module.prepare(batch, run.context, run.done).to(world.device) for batch in batches]
     counts = [sum(values) for values in zip(*(part.counts() for part in parts), strict=True)]
     tokens = sum(part.tokens for part in parts)
     totals = world.sum(torch.tensor([*counts, tokens, elapsed if world.main else 0.0], dtype=torch.float64))
@@ -157,9 +176,9 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
         group["lr"] = lr
     terms, norms = totals[:-2], []
     sums = torch.zeros(len(terms), dtype=torch.float64)
-    for phase in run.trainee.phases(progress.step):
+    for phase in run.module.phases(progress.step):
         sums += _backward(run, parts, terms.float().to(world.device), phase)
-        norms.append(float(clip_gradients(run.trainee, config.optimizer.clip)))
+        norms.append(float(clip_gradients(run.module, config.optimizer.clip)))
         good = bool(sums.isfinite().all()) and math.isfinite(norms[-1])
         if good:
             run.optimizer.step()  # updates only parameters with a gradient in this phase
@@ -168,22 +187,22 @@ def train_step(run: Run, elapsed: float) -> dict[str, float]:
             break
     progress.bad_steps = 0 if good else progress.bad_steps + 1
     means, norm = (sums / terms.clamp(min=1)).tolist(), math.hypot(*norms)
-    loss = sum(weight * mean for weight, mean in zip(run.trainee.weights.values(), means, strict=True))
+    loss = sum(weight * mean for weight, mean in zip(run.module.weights.values(), means, strict=True))
     progress.step += 1
     progress.tokens += int(totals[-2])
     progress.elapsed = float(totals[-1])
-    each = {name: mean for name, mean in zip(run.trainee.weights, means, strict=True) if len(means) > 1}
+    each = {name: mean for name, mean in zip(run.module.weights, means, strict=True) if len(means) > 1}
     return {"loss": loss, **each, "grad_norm": norm, "tokens": float(totals[-2]), "lr": lr}
 
 
-def _backward(run: Run, parts: list[Any], totals: Tensor, phase: Phase) -> Tensor:
+def _backward(run: Run, parts: list[Part], totals: Tensor, phase: str) -> Tensor:
     """Accumulate the gradients of all parts. Returns the summed losses of the whole step, [objectives]."""
-    run.module.train()
+    run.wrapped.train()
     sums = torch.zeros(len(totals), dtype=torch.float64)
     for number, part in enumerate(parts):
-        with distributed.gradients_travel(run.module, now=number == len(parts) - 1):
+        with distributed.gradient_sync(run.wrapped, enabled=number == len(parts) - 1):
             with run.autocast():
-                loss, figures = run.module(part, totals, phase)
+                loss, figures = run.wrapped(part, totals, phase)
             (loss * run.world.size).backward()  # ranks average gradients, but the loss is a sum over ranks
         sums += figures[:, 0].double().cpu()
     return run.world.sum(sums)
@@ -196,48 +215,51 @@ def evaluate(run: Run) -> dict[str, float]:
         return {}
     packing, world = run.validation, run.world
     steps = max(1, min(run.config.evaluate_tokens, packing.epoch_tokens) // packing.step_tokens)
-    run.module.eval()
-    ones = torch.ones(len(run.trainee.weights), device=world.device)
-    sums = torch.zeros(len(run.trainee.weights), 3, dtype=torch.float64)
-    parts: list[Any] = []
+    run.wrapped.eval()
+    ones = torch.ones(len(run.module.weights), device=world.device)
+    sums = torch.zeros(len(run.module.weights), 3, dtype=torch.float64)
+    parts: list[Part] = []
     for step in range(steps):
         batch = packing.batch(step, world.rank, world.size)
-        part = run.trainee.prepare(batch, run.validation_context, 0.0).to(world.device)
+        part = run.module.prepare(batch, run.validation_context, 0.0).to(world.device)
         with run.autocast():
-            _, figures = run.module(part, ones)
+            _, figures = run.wrapped(part, ones)
         parts.append(part)
         sums += torch.cat([figures.double().cpu(), torch.tensor(part.counts(), dtype=torch.float64)[:, None]], 1)
     loss_sum, correct, count = world.sum(sums).clamp(min=0).unbind(1)
     losses, accuracies = (loss_sum / count.clamp(min=1)).tolist(), (correct / count.clamp(min=1)).tolist()
-    weights = run.trainee.weights
-    figures = {"loss": sum(w * value for w, value in zip(weights.values(), losses, strict=True))}
+    weights = run.module.weights
+    metrics = {"loss": sum(w * value for w, value in zip(weights.values(), losses, strict=True))}
     for name, loss, accuracy in zip(weights, losses, accuracies, strict=True):
         prefix = "" if len(weights) == 1 else f"{name}_"
-        figures |= {f"{prefix}loss": loss, f"{prefix}accuracy": accuracy}
-        if name != "rtd":  # binary: no perplexity
-            figures[f"{prefix}perplexity"] = math.exp(min(loss, 50))
-    run.progress.validation = figures["loss"]
-    return figures | run.trainee.further_figures(parts, world.gather)
+        metrics |= {f"{prefix}{key}": value for key, value in run.module.metrics(name, loss, accuracy).items()}
+    run.progress.validation = metrics["loss"]
+    return metrics | run.module.extra_metrics(parts, world.gather)
 
 
 # ------------------------------------------------------------------------------------------------------- setting up
 
 
-def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: World, *, fresh: bool = True) -> Run:
+def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Tokenizer, world: World, *, fresh: bool = True) -> Run:
     """Build a run at step 0. If not ``fresh``, the weights will be loaded from a checkpoint of the run."""
-    if config.objectives.nsp > 0:
-        for half, name in ((corpus.train, "training"), (corpus.validation, "validation")):
-            nsp.check(half, name, config.data.max_length)
     _seed(config.seed)
-    trainee = make_trainee(config, tokenizer, corpus.train.vocabulary, world, fresh)
+    models = make_models(config, tokenizer)
+    init = config.init if fresh else None
+    if init is not None:
+        summary = continued.load(models, init, config.init_generator)
+        if world.main:
+            print(summary, file=sys.stderr)
+    module = make_module(config, models, corpus.train, new=init is None)
+    for half, name in ((corpus.train, "training"), (corpus.validation, "validation")):
+        module.check_corpus(half, name, config.data.max_length)
     if config.gradient_checkpointing:
-        for model in trainee.models.values():
+        for model in models:
             model.gradient_checkpointing_enable()
-    module = distributed.spread(trainee, world)
+    wrapped = distributed.wrap_distributed(module, world)
     if config.compile:
-        for layer in distributed.layers(trainee):
+        for layer in distributed.layers(module):
             layer.compile(dynamic=True)  # packed batches differ in length
-    optimizer = make_optimizer(trainee, config.optimizer, fused=not world.sharded)
+    optimizer = make_optimizer(module, config.optimizer, fused=not world.sharded)
     _seed(config.seed + 1 + world.rank)  # dropout differs between ranks
     data = config.data
     packing = Packing(corpus.train, data.max_length, data.step_tokens, config.seed, data.mode)
@@ -250,26 +272,8 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Any, world: Worl
     same_for_all = Context(corpus.validation, config.masking, 0)  # makes runs with different seeds comparable
     chosen = resolve_precision(config.precision, world.device)
     return Run(
-        config, world, trainee, module, optimizer, packing, context, validation, same_for_all, Progress(), chosen
+        config, world, module, wrapped, optimizer, packing, context, validation, same_for_all, Progress(), chosen
     )
-
-
-def make_trainee(
-    config: PretrainConfig, tokenizer: Any, vocabulary: dict[str, Any], world: World, fresh: bool
-) -> Trainee | RtdTrainee:
-    """Build the trainee for this recipe, randomly initialised or (if ``fresh``) loaded from ``config.init``."""
-    init = config.init if fresh else None
-    try:
-        models: list[Any] = [make_model(config, tokenizer)] if config.rtd is None else [*make_pair(config, tokenizer)]
-    except (KeyError, ZeroDivisionError) as error:  # raised inside a transformers model
-        raise ValueError(f"cannot build a model of family {config.family} from these model.* fields: {error}") from None
-    if init is not None:
-        line = continued.load(models, init, config.init_generator)
-        if world.main:
-            print(line, file=sys.stderr)
-    if config.rtd is None:
-        return Trainee(models[0], config.objectives)
-    return RtdTrainee(models[0], models[1], config.rtd, vocabulary, fresh=init is None)
 
 
 def _seed(seed: int) -> None:
@@ -284,18 +288,6 @@ def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool)
     recorded = settings.load(path).precision if world.main and resume and path.exists() else None
     recorded = world.gather(recorded)[0]
     return world.gather(resolve_precision(config.precision, world.device, recorded))[0]
-
-
-def _open(folder: Path, config: PretrainConfig, world: World, resume: bool) -> None:
-    """Write the resolved config. Raise if the folder has checkpoints and ``resume`` is False."""
-    if not resume and any((folder / "checkpoints").glob("step-*")):
-        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
-    world.barrier()
-    if world.main:
-        folder.mkdir(parents=True, exist_ok=True)
-        aside = folder / "run.json.part"
-        aside.write_text(config.to_json(), encoding="utf-8")
-        aside.replace(folder / "run.json")
 
 
 class Window:
