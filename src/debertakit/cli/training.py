@@ -65,7 +65,7 @@ def pretrain(
     from debertakit.pretraining.from_text import pretrain_from_text
 
     quiet()
-    figures = pretrain_from_text(
+    metrics = pretrain_from_text(
         recipe,
         corpus,
         out,
@@ -76,7 +76,7 @@ def pretrain(
         init=init,
         init_generator=init_generator,
     )
-    print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
 
 
 @recipe_list.callback(invoke_without_command=True)

@@ -202,6 +202,12 @@ FAMILIES: dict[str, Family] = {
 # ------------------------------------------------------------------------------------------------------- using a record
 
 
+def find_family(name: str) -> Family:
+    if name not in FAMILIES:
+        raise ValueError(f"family={name!r}: choose from {', '.join(FAMILIES)}")
+    return FAMILIES[name]
+
+
 def family_of(model: PreTrainedModel) -> Family:
     return next(family for family in FAMILIES.values() if isinstance(model.config, family.config_class))
 

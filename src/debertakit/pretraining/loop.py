@@ -106,39 +106,39 @@ def pretrain(
         total, unit = (config.steps, "steps") if config.minutes is None else (60 * config.minutes, "seconds")
         log = Log(folder, config.tracker, total, unit, run.progress.step)
     try:
-        figures = _train(run, checkpoints, tokenizer, log)
+        metrics = _train(run, checkpoints, tokenizer, log)
     finally:
         if log is not None:
             log.close()
     if world.main:
         newest = state.newest(checkpoints)
         assert newest is not None  # written at the end of _train
-        report.finish(folder, newest[1], config, run.progress, figures, corpus, run.module)
+        report.finish(folder, newest[1], config, run.progress, metrics, corpus, run.module)
     world.barrier()
     distributed.stop(world)
-    return figures
+    return metrics
 
 
 def _train(run: Run, checkpoints: Path, tokenizer: Tokenizer, log: Log | None) -> dict[str, float]:
     config, progress = run.config, run.progress
     began, before = time.monotonic(), progress.elapsed
     window = Window()
-    figures: dict[str, float] = {}
+    metrics: dict[str, float] = {}
 
-    def keep() -> None:
+    def save_checkpoint() -> None:
         state.save(checkpoints, run.module, run.optimizer, progress, run.world, tokenizer)
         if run.world.main:
             state.prune(checkpoints, config.keep_last)
 
     if run.done >= 1:  # resumed a finished run
-        figures = evaluate(run)
+        metrics = evaluate(run)
     while run.done < 1:
         result = train_step(run, before + time.monotonic() - began)
         if progress.bad_steps >= config.max_bad_steps:
-            # Weights and data position are those of the last good step. (If only the discriminator's updates failed,
-            # the generator kept training, which does no harm.)
+            # Weights and data position are those of the last good step. (If only the later phases of the steps failed,
+            # the updates of the earlier phases are kept, which does no harm.)
             progress.step -= progress.bad_steps
-            keep()
+            save_checkpoint()
             raise Diverged(
                 f"loss or gradient was not finite for {progress.bad_steps} consecutive steps. Saved step "
                 f"{progress.step} and stopped; resume with a lower learning rate: --resume --set optimizer.lr=..."
@@ -149,15 +149,15 @@ def _train(run: Run, checkpoints: Path, tokenizer: Tokenizer, log: Log | None) -
         if log is not None:
             log.advance(step if config.minutes is None else progress.elapsed, step, result["loss"])
             if step % config.log_every == 0 or last:
-                log.write("train", step, **window.figures(), lr=result["lr"])
+                log.write("train", step, **window.means(), lr=result["lr"])
         if step % config.evaluate_every == 0 or last:
-            figures = evaluate(run)
-            if log is not None and figures:
-                log.write("validation", step, **figures, elapsed=progress.elapsed)
+            metrics = evaluate(run)
+            if log is not None and metrics:
+                log.write("validation", step, **metrics, elapsed=progress.elapsed)
         # No checkpoint during bad steps: if they continue, the run returns to the state before them.
         if (step % config.checkpoint_every == 0 and not progress.bad_steps) or last:
-            keep()
-    return figures
+            save_checkpoint()
+    return metrics
 
 
 def train_step(run: Run, elapsed: float) -> dict[str, float]:
@@ -202,15 +202,15 @@ def _backward(run: Run, parts: list[Part], totals: Tensor, phase: str) -> Tensor
     for number, part in enumerate(parts):
         with distributed.gradient_sync(run.wrapped, enabled=number == len(parts) - 1):
             with run.autocast():
-                loss, figures = run.wrapped(part, totals, phase)
+                loss, results = run.wrapped(part, totals, phase)
             (loss * run.world.size).backward()  # ranks average gradients, but the loss is a sum over ranks
-        sums += figures[:, 0].double().cpu()
+        sums += results[:, 0].double().cpu()
     return run.world.sum(sums)
 
 
 @torch.no_grad()
 def evaluate(run: Run) -> dict[str, float]:
-    """Loss, perplexity and accuracy of every objective on held-out text, always with the same masks."""
+    """Compute the validation metrics of every loss on held-out text, always with the same masks."""
     if run.validation is None:
         return {}
     packing, world = run.validation, run.world
@@ -223,9 +223,9 @@ def evaluate(run: Run) -> dict[str, float]:
         batch = packing.batch(step, world.rank, world.size)
         part = run.module.prepare(batch, run.validation_context, 0.0).to(world.device)
         with run.autocast():
-            _, figures = run.wrapped(part, ones)
+            _, results = run.wrapped(part, ones)
         parts.append(part)
-        sums += torch.cat([figures.double().cpu(), torch.tensor(part.counts(), dtype=torch.float64)[:, None]], 1)
+        sums += torch.cat([results.double().cpu(), torch.tensor(part.counts(), dtype=torch.float64)[:, None]], 1)
     loss_sum, correct, count = world.sum(sums).clamp(min=0).unbind(1)
     losses, accuracies = (loss_sum / count.clamp(min=1)).tolist(), (correct / count.clamp(min=1)).tolist()
     weights = run.module.weights
@@ -269,10 +269,21 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Tokenizer, world
         tokens = min(world.size * data.micro_tokens, max(validation.epoch_tokens, world.size * data.max_length))
         validation.step_tokens = tokens
     context = Context(corpus.train, config.masking, config.seed)
-    same_for_all = Context(corpus.validation, config.masking, 0)  # makes runs with different seeds comparable
-    chosen = resolve_precision(config.precision, world.device)
+    # the same seed for all runs makes them comparable
+    validation_context = Context(corpus.validation, config.masking, 0)
+    precision = resolve_precision(config.precision, world.device)
     return Run(
-        config, world, module, wrapped, optimizer, packing, context, validation, same_for_all, Progress(), chosen
+        config=config,
+        world=world,
+        module=module,
+        wrapped=wrapped,
+        optimizer=optimizer,
+        packing=packing,
+        context=context,
+        validation=validation,
+        validation_context=validation_context,
+        progress=Progress(),
+        precision=precision,
     )
 
 
@@ -300,7 +311,8 @@ class Window:
     def add(self, result: dict[str, float]) -> None:
         self.results.append(result)
 
-    def figures(self) -> dict[str, float]:
+    def means(self) -> dict[str, float]:
+        """Compute the means and start the next window."""
         now = time.monotonic()
         names = [name for name in self.results[0] if name not in ("tokens", "lr")]
         means = {name: sum(r[name] for r in self.results) / len(self.results) for name in names}

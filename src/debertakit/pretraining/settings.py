@@ -118,11 +118,9 @@ class PretrainConfig:
             raise ValueError("init_generator needs init and a recipe with rtd")
 
     def _check_family(self) -> None:
-        from debertakit.pretraining.families import FAMILIES  # listing the recipes does not need the models
+        from debertakit.pretraining.families import FAMILIES, find_family  # listing the recipes needs no models
 
-        if self.family not in FAMILIES:
-            raise ValueError(f"family={self.family!r}: choose from {', '.join(FAMILIES)}")
-        family = FAMILIES[self.family]
+        family = find_family(self.family)
         if (self.compile or self.parallel == "fsdp2") and not family.scales:
             names = " or ".join(name for name, other in FAMILIES.items() if other.scales)
             raise ValueError(f"compile and parallel=fsdp2 need family={names}; {self.family} trains with ddp")
@@ -193,9 +191,9 @@ def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
 
 
 def _parse_model_value(family: str, name: str, text: str) -> object:
-    from debertakit.pretraining.families import FAMILIES
+    from debertakit.pretraining.families import find_family
 
-    kinds = FAMILIES[family].fields
+    kinds = find_family(family).fields
     check_names([name], kinds, "model.")
     if name == "pos_att_type":
         return [term for term in text.replace("|", ",").split(",") if term]

@@ -133,7 +133,7 @@ def _write_model(folder: Path, module: TrainingModule, weights: State, tokenizer
         model.config.save_pretrained(inside)
         fit_tokenizer(tokenizer, model).save_pretrained(inside)
     for file, tensors in module.to_files(weights).items():
-        save_file(_apart(tensors), folder / file, metadata={"format": "pt"})
+        save_file(_unshared(tensors), folder / file, metadata={"format": "pt"})
 
 
 def _write_optimizer(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> None:
@@ -165,14 +165,14 @@ def _tied(module: TrainingModule) -> dict[str, str]:
     }
 
 
-def _apart(tensors: State) -> State:
+def _unshared(tensors: State) -> State:
     """Clone tensors that share memory (ALBERT's shared layers): the file stores each one separately."""
     seen: set[int] = set()
-    apart = {}
+    unshared = {}
     for key, tensor in tensors.items():
-        apart[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        unshared[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
-    return apart
+    return unshared
 
 
 # ------------------------------------------------------------------------------------------------------- reading

@@ -21,6 +21,7 @@ from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.log import read
+from tests.pretraining.conftest import _one_thread_and_the_reference  # noqa: F401  compared bit by bit
 from tests.pretraining.material import config
 from tests.pretraining.test_state import cut_short, same
 from tests.pretraining.worker import torchrun
