@@ -17,7 +17,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from debertakit.pretraining.command import get_corpus, get_tokenizer
+from debertakit.pretraining.from_text import get_corpus, get_tokenizer
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import override
 from debertakit.training.log import read
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--only", nargs="*", default=SMALL, choices=SMALL)
-    parser.add_argument("--at", type=int, help="a column more: the figures at this step, equal tokens for all")
+    parser.add_argument("--at", type=int, help="add a column with the metrics at this step")
     parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE")
     arguments = parser.parse_args()
     for seed in range(arguments.seeds):
@@ -74,15 +74,15 @@ def table(out: Path, at: int | None) -> str:
     for name, seeds in runs.items():
         steps = ", ".join(f"{checks[-1]['step']:,}" for checks, _ in seeds)
         speed = ", ".join(f"{median(speeds):,.0f}" for _, speeds in seeds)
-        cells = [name, steps, speed, figures([checks[0] for checks, _ in seeds]), figures([c[-1] for c, _ in seeds])]
+        cells = [name, steps, speed, metrics([checks[0] for checks, _ in seeds]), metrics([c[-1] for c, _ in seeds])]
         if at:
             there = [[check for check in checks if check["step"] >= at] for checks, _ in seeds]
-            cells.append(figures([checks[0] for checks in there]) if all(there) else "-")
+            cells.append(metrics([checks[0] for checks in there]) if all(there) else "-")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
 
-def figures(checks: list[dict]) -> str:
+def metrics(checks: list[dict]) -> str:
     """Each metric's name, and its value for every seed."""
     names = [name for name in checks[0] if name not in ("kind", "step", "elapsed") and "perplexity" not in name]
     return "; ".join(f"{name} {', '.join(f'{check[name]:.3f}' for check in checks)}" for name in names)

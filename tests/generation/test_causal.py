@@ -10,8 +10,9 @@ from debertakit.generation.causal import DebertaForCausalLM
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import View
+from debertakit.objectives.joint import JointObjectives, JointPart
 from debertakit.padding import pack_input
-from debertakit.pretraining.trainee import Part, Trainee
+from debertakit.pretraining.families import make_backbone
 from tests.generation.material import VARIANTS, padded, text, writer
 from tests.models import randomise, small
 
@@ -205,12 +206,12 @@ def test_one_checkpoint_fills_masks_and_writes(tmp_path):
 def test_the_loss_is_that_of_pretraining(variant):
     """The objective's packed path computes the same loss as this model."""
     model = writer(variant)
-    trainee = Trainee(model, Objectives(mlm=0.0, arlm=1.0)).eval()
+    module = JointObjectives(make_backbone(model), Objectives(mlm=0.0, arlm=1.0)).eval()
     lengths = [7, 10, 4]
     block, mask = padded(text(3, 10), lengths, "right")
     view = View(block[mask.bool()], torch.tensor(lengths, dtype=torch.int32), causal=True)
-    part = Part({"causal": view}, {"arlm": trainee.objectives["arlm"].ask(view)}, 21)
-    loss, _ = trainee(part, torch.tensor([18.0]))
+    part = JointPart({"causal": view}, {"arlm": module.objectives["arlm"].targets(view)})
+    loss, _ = module(part, torch.tensor([18.0]))
     torch.testing.assert_close(loss, model(block, mask, labels=block.masked_fill(mask == 0, -100)).loss)
 
 

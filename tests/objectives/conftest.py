@@ -1,3 +1,3 @@
-from tests.pretraining.fixtures import corpus, material, tokenizer
+from tests.pretraining.fixtures import corpus, exact_sums, material, tokenizer
 
-__all__ = ["corpus", "material", "tokenizer"]
+__all__ = ["corpus", "exact_sums", "material", "tokenizer"]

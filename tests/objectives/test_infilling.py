@@ -6,12 +6,12 @@ from transformers import AutoModelForSeq2SeqLM
 
 import debertakit.generation.seq2seq  # noqa: F401  makes deberta-d known to transformers
 from debertakit.objectives.base import Context
-from debertakit.objectives.infilling import Infilling, infilled_view
-from debertakit.pretraining.backbones import make_model
+from debertakit.objectives.joint import JointObjectives
+from debertakit.pretraining.families import make_backbone
 from debertakit.pretraining.loop import pretrain
+from debertakit.pretraining.models import make_model
 from debertakit.pretraining.recipes.deberta import tiny_d
 from debertakit.pretraining.settings import override
-from debertakit.pretraining.trainee import Trainee
 from debertakit.text.packing import Packing
 from tests.pretraining.material import make_corpus
 
@@ -32,7 +32,9 @@ def config(*assignments: str):
 def test_a_span_leaves_one_mask_and_the_decoder_writes_the_text(material):
     corpus, tokenizer = material
     batch = Packing(corpus.train, 32, 256, 0).batch(0, 0, 1)
-    view = infilled_view(batch, Context(corpus.train, tiny_d().masking, 0), 0.0)
+    module = JointObjectives(make_backbone(make_model(config(), tokenizer)), config().objectives)
+    objective = module.objectives["infilling"]
+    view = objective.build_view(batch, Context(corpus.train, tiny_d().masking, 0), 0.0)
     assert view.written is not None
     assert view.written.causal
     assert torch.equal(view.written.ids, torch.from_numpy(batch.input_ids))
@@ -45,22 +47,22 @@ def test_a_span_leaves_one_mask_and_the_decoder_writes_the_text(material):
             position = whole.tolist().index(token, position) + 1
     hidden = len(view.masked.targets)
     assert hidden == pytest.approx(0.3 * (len(batch.input_ids) - 2 * len(batch.lengths)), rel=0.15)
-    asked = Infilling().ask(view)
-    assert torch.equal(asked.targets, torch.cat([text[1:] for text in before]))
+    targets = objective.targets(view)
+    assert torch.equal(targets.labels, torch.cat([text[1:] for text in before]))
 
 
 def test_the_loss_is_that_of_the_model_itself(material):
     corpus, tokenizer = material
-    trainee = Trainee(make_model(config(), tokenizer), config().objectives).eval()
+    module = JointObjectives(make_backbone(make_model(config(), tokenizer)), config().objectives).eval()
     batch = Packing(corpus.train, 32, 256, 0).batch(0, 0, 1)
-    part = trainee.prepare(batch, Context(corpus.train, config().masking, 0), 0.0)
-    loss, _ = trainee(part, torch.tensor([float(part.counts()[0])]))
+    part = module.prepare(batch, Context(corpus.train, config().masking, 0), 0.0)
+    loss, _ = module(part, torch.tensor([float(part.counts()[0])]))
     view = part.views["infilled"]
     sources = torch.nn.utils.rnn.pad_sequence(view.ids.split(view.lengths.tolist()), batch_first=True)
     texts = view.written.ids.split(view.written.lengths.tolist())
     labels = torch.nn.utils.rnn.pad_sequence([text[1:] for text in texts], batch_first=True, padding_value=-100)
     mask = torch.arange(sources.shape[1]) < view.lengths[:, None]
-    torch.testing.assert_close(loss, trainee.model(sources, mask, labels=labels).loss)
+    torch.testing.assert_close(loss, module.model(sources, mask, labels=labels).loss)
 
 
 @pytest.mark.slow

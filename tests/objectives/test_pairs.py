@@ -6,17 +6,18 @@ import pytest
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context
+from debertakit.objectives.joint import JointObjectives
 from debertakit.objectives.pairs import NO_PAIR
-from debertakit.pretraining.trainee import Trainee
+from debertakit.pretraining.families import make_backbone
 from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
 from tests.models import small
 
 
 def setting(corpus, tokenizer, dynamic=True, **weights):
-    trainee = Trainee(DebertaForMaskedLM(small(vocab_size=len(tokenizer))), Objectives(**weights))
+    module = JointObjectives(make_backbone(DebertaForMaskedLM(small(vocab_size=len(tokenizer)))), Objectives(**weights))
     context = Context(corpus.train, Masking(dynamic=dynamic), seed=3)
-    return next(o for name, o in trainee.objectives.items() if name != "mlm"), context
+    return next(o for name, o in module.objectives.items() if name != "mlm"), context
 
 
 def places(shards, piece):

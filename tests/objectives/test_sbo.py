@@ -9,14 +9,15 @@ from hypothesis import strategies as st
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.objectives import Objectives
 from debertakit.objectives.base import Context, View
+from debertakit.objectives.joint import JointObjectives
 from debertakit.objectives.sbo import LONGEST
-from debertakit.pretraining.trainee import Trainee
+from debertakit.pretraining.families import make_backbone
 from debertakit.text.masking import Masked, Masking
 from debertakit.text.packing import Packing
 from tests.models import small
 from tests.objectives.material import cross_entropy, lively, sequences
 
-TRAINEE = Trainee(DebertaForMaskedLM(small(vocab_size=60)), Objectives(sbo=1))
+MODULE = JointObjectives(make_backbone(DebertaForMaskedLM(small(vocab_size=60))), Objectives(sbo=1))
 
 
 @given(st.lists(st.lists(st.booleans(), min_size=1, max_size=30), min_size=1, max_size=4))
@@ -29,7 +30,7 @@ def test_rows_are_the_boundaries(hidden):
     ids = np.arange(len(flags)) % 50
     masked = Masked(ids, lengths, positions, ids[positions] + 7, np.zeros(len(positions), np.int64))
     view = View(torch.from_numpy(ids), torch.from_numpy(lengths), masked=masked)
-    asked = TRAINEE.objectives["sbo"].ask(view)
+    targets = MODULE.objectives["sbo"].targets(view)
     expected = []
     for row in positions.tolist():
         left = right = row
@@ -39,20 +40,21 @@ def test_rows_are_the_boundaries(hidden):
             right += 1
         if row - left - 1 < LONGEST:
             expected.append((left, right, row - left - 1, int(ids[row]) + 7))
-    lefts, rights = asked.rows.chunk(2) if len(asked.rows) else ([], [])
-    found = zip(map(int, lefts), map(int, rights), asked.places.tolist(), asked.targets.tolist(), strict=True)
+    lefts, rights = targets.rows.chunk(2) if len(targets.rows) else ([], [])
+    positions, labels = targets.span_positions.tolist(), targets.labels.tolist()
+    found = zip(map(int, lefts), map(int, rights), positions, labels, strict=True)
     assert list(found) == expected
-    assert not any(flags[row] for row in asked.rows.tolist())
+    assert not any(flags[row] for row in targets.rows.tolist())
 
 
 @pytest.mark.parametrize("weights", [{"mlm": 0.0, "sbo": 1.0}, {"mlm": 1.0, "sbo": 1.0}])
 def test_the_loss(corpus, tokenizer, weights):
     """Compute the loss in numpy from rows of the last layer, including spans at both ends of a sequence."""
     model = DebertaForMaskedLM(small(vocab_size=len(tokenizer), emd_steps=0))
-    trainee = lively(Trainee(model, Objectives(**weights)))
+    module = lively(JointObjectives(make_backbone(model), Objectives(**weights)))
     context = Context(corpus.train, Masking("span", rate=0.3, replace_by="span"), seed=3)
-    part = trainee.prepare(Packing(corpus.train, 32, 1024).batch(1), context, 0.0)
-    view, head = part.views["masked"], trainee.objectives["sbo"]
+    part = module.prepare(Packing(corpus.train, 32, 1024).batch(1), context, 0.0)
+    view, head = part.views["masked"], module.objectives["sbo"]
     hidden = set(view.masked.positions.tolist())
     targets = dict(zip(view.masked.positions.tolist(), view.masked.targets.tolist(), strict=True))
     with torch.no_grad():
@@ -82,5 +84,5 @@ def test_the_loss(corpus, tokenizer, weights):
     assert at_start
     assert at_end
     with torch.no_grad():
-        _, figures = trainee(part, torch.tensor(part.counts(), dtype=torch.float32))
-    assert float(figures[list(trainee.weights).index("sbo"), 0]) == pytest.approx(expected, rel=1e-4)
+        _, figures = module(part, torch.tensor(part.counts(), dtype=torch.float32))
+    assert float(figures[list(module.weights).index("sbo"), 0]) == pytest.approx(expected, rel=1e-4)

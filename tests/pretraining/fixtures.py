@@ -1,7 +1,9 @@
 """Fixtures for the conftest.py of this package and of tests/objectives."""
 
 import pytest
+import torch
 
+from debertakit.attention import use_backend
 from tests.pretraining.material import make_corpus
 
 
@@ -21,3 +23,13 @@ def corpus(material):
 @pytest.fixture(scope="session")
 def tokenizer(material):
     return make_corpus(material)[1]
+
+
+@pytest.fixture
+def exact_sums():
+    """One thread and the reference attention keep the order of sums fixed, for tests that compare bit by bit."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    with use_backend("reference"):
+        yield
+    torch.set_num_threads(before)

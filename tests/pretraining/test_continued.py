@@ -74,8 +74,8 @@ def test_the_official_generator_is_taken_and_the_residual_found(corpus, tokenize
     run = begun(tmp_path / "v3", corpus, tokenizer)
     assert run.config.rtd.generator_layers == 1
     assert run.config.rtd.warmup_steps == 0
-    assert run.trainee.phases(0) == ("generator", "discriminator")
-    loaded = {name: model.state_dict() for name, model in run.trainee.models.items()}
+    assert run.module.phases(0) == ("generator", "discriminator")
+    loaded = {name: model.state_dict() for name, model in run.module.models.items()}
     assert all(torch.equal(loaded["generator"][key], value) for key, value in generator.items())
     residual = loaded["model"][f"{TABLE}._weight"]
     torch.testing.assert_close(residual, detector[f"{TABLE}.weight"] - generator[f"{TABLE}.weight"])
@@ -84,10 +84,10 @@ def test_the_official_generator_is_taken_and_the_residual_found(corpus, tokenize
     assert all(torch.equal(loaded["model"][key], detector[key]) for key in kept)
     line = capsys.readouterr().err
     assert "pytorch_model.generator.bin" in line
-    assert "new" not in line
+    assert "newly initialised" not in line
     ids = torch.tensor([tokenizer("the cat sees the house")["input_ids"]])
     expected = DebertaForReplacedTokenDetection.from_pretrained(tmp_path / "v3")(ids).logits
-    torch.testing.assert_close(run.trainee.model.eval()(ids).logits, expected, atol=1e-5, rtol=0)
+    torch.testing.assert_close(run.module.model.eval()(ids).logits, expected, atol=1e-5, rtol=0)
 
 
 def test_a_residual_without_its_table_is_added_to_the_generators(corpus, tokenizer, tmp_path):
@@ -97,28 +97,28 @@ def test_a_residual_without_its_table_is_added_to_the_generators(corpus, tokeniz
     del stored[f"{TABLE}.weight"]
     torch.save({key: value.half() for key, value in stored.items()}, tmp_path / "v3/pytorch_model.bin")
     run = begun(tmp_path / "v3", corpus, tokenizer)
-    torch.testing.assert_close(run.trainee.model.state_dict()[f"{TABLE}._weight"], residual, atol=1e-6, rtol=0)
+    torch.testing.assert_close(run.module.model.state_dict()[f"{TABLE}._weight"], residual, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("positions", [True, False])
 def test_a_generator_is_grown_from_the_lower_half_and_warmed_up(corpus, tokenizer, tmp_path, capsys, positions):
     detector, _ = v3_folder(tmp_path / "v3", tokenizer, generator=False, positions=positions)
     run = begun(tmp_path / "v3", corpus, tokenizer)
-    grown = run.trainee.generator.state_dict()
-    assert run.trainee.generator.config.num_hidden_layers == 2
-    assert run.trainee.generator.config.emd_steps == (2 if positions else 0)
+    grown = run.module.generator.state_dict()
+    assert run.module.generator.config.num_hidden_layers == 2
+    assert run.module.generator.config.emd_steps == (2 if positions else 0)
     assert {key.split(".")[3] for key in grown if ".layer." in key} == {"0", "1"}
     for key, value in grown.items():  # embeddings, two layers, relative table, head: all of the detector's file
         assert torch.equal(value, detector[key]), key
-    assert not run.trainee.model.state_dict()[f"{TABLE}._weight"].any()
-    assert "grown from its lower 2 layers" in capsys.readouterr().err
+    assert not run.module.model.state_dict()[f"{TABLE}._weight"].any()
+    assert "made from its lower 2 layers" in capsys.readouterr().err
     assert run.config.rtd.warmup_steps == 2  # a tenth of the run
-    assert [run.trainee.phases(step) for step in (1, 2)] == [("warmup",), ("generator", "discriminator")]
+    assert [run.module.phases(step) for step in (1, 2)] == [("warmup",), ("generator", "discriminator")]
     # the detector stands still until then
-    before = run.trainee.model.eval()(torch.arange(1, 9)[None]).logits
+    before = run.module.model.eval()(torch.arange(1, 9)[None]).logits
     for _ in range(2):
         train_step(run, 0.0)
-    assert torch.equal(run.trainee.model.eval()(torch.arange(1, 9)[None]).logits, before)
+    assert torch.equal(run.module.model.eval()(torch.arange(1, 9)[None]).logits, before)
 
 
 def test_how_long_a_grown_generator_is_warmed_up_has_to_be_said_with_minutes(tokenizer, tmp_path):
@@ -135,7 +135,7 @@ def test_how_long_a_grown_generator_is_warmed_up_has_to_be_said_with_minutes(tok
 def test_other_sharings_go_on_from_the_detectors_table(corpus, tokenizer, tmp_path, sharing):
     detector, generator = v3_folder(tmp_path / "v3", tokenizer)
     run = begun(tmp_path / "v3", corpus, tokenizer, f"rtd.sharing={sharing}")
-    tables = [model.get_input_embeddings().weight for model in run.trainee.models.values()]
+    tables = [model.get_input_embeddings().weight for model in run.module.models.values()]
     assert torch.equal(tables[0], detector[f"{TABLE}.weight"])
     assert torch.equal(tables[1], (detector if sharing == "es" else generator)[f"{TABLE}.weight"])
 
@@ -148,7 +148,7 @@ def test_what_a_checkpoint_lacks_is_new_and_named(tokenizer, tmp_path):
     config = DebertaConfig.from_pretrained(tmp_path / "v3", emd_steps=2)
     half = DebertaConfig(**{**config.to_dict(), "num_hidden_layers": 2})
     line = load([DebertaForReplacedTokenDetection(config), DebertaForMaskedLM(half)], str(tmp_path / "v3"))
-    assert line.endswith("new: replaced-token head, language-model head")
+    assert line.endswith("newly initialised: replaced-token head, language-model head")
     del bare["deberta.encoder.layer.0.output.dense.weight"]
     torch.save(bare, tmp_path / "v3/pytorch_model.bin")
     with pytest.raises(ValueError, match="lacks 1 tensors of the encoder"):
@@ -218,7 +218,7 @@ def test_a_wrong_init_is_one_clear_error(material, tokenizer, tmp_path):
     bert.save_pretrained(tmp_path / "bert")
     refused("another architecture", "--init", tmp_path / "bert")
     DebertaForSequenceClassification(small()).save_pretrained(tmp_path / "tuned")
-    refused("was fine-tuned .it holds classifier", "--init", tmp_path / "tuned")
+    refused("was fine-tuned .it contains classifier", "--init", tmp_path / "tuned")
 
 
 def test_a_tokenizer_larger_than_the_table_is_refused(corpus, tokenizer, tmp_path):

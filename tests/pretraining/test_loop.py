@@ -90,7 +90,7 @@ def test_a_corpus_too_small_for_pairs_is_refused_before_it_is_trained_on(tokeniz
     file = tmp_path / "text.txt"
     file.write_text("\n\n".join(f"{'the cat sees the house ' * 20}{n}" for n in range(20)), encoding="utf-8")
     corpus = prepare(file, tokenizer, tmp_path / "corpus", validation=1)
-    with pytest.raises(ValueError, match=r"needs two documents .* validation has 1 and"):
+    with pytest.raises(ValueError, match=r"needs two documents .* validation has 1 documents and"):
         pretrain(config("objectives.nsp=1"), corpus, tokenizer, tmp_path / "out")
 
 
@@ -115,24 +115,24 @@ def test_a_step_that_is_not_finite_is_skipped(corpus, tokenizer, monkeypatch):
     poison(monkeypatch, {1})
     run = make_run(config(), corpus, tokenizer, World())
     train_step(run, 0.0)
-    before = {name: p.clone() for name, p in run.trainee.named_parameters()}
+    before = {name: p.clone() for name, p in run.module.named_parameters()}
     moments = [s["exp_avg"].clone() for s in run.optimizer.state.values()]
     assert math.isnan(train_step(run, 0.0)["loss"])
     assert run.progress.bad_steps == 1
-    assert all(torch.equal(before[name], p) for name, p in run.trainee.named_parameters())
+    assert all(torch.equal(before[name], p) for name, p in run.module.named_parameters())
     assert all(torch.equal(a, s["exp_avg"]) for a, s in zip(moments, run.optimizer.state.values(), strict=True))
     train_step(run, 0.0)
     assert run.progress.bad_steps == 0
-    assert any(not torch.equal(before[name], p) for name, p in run.trainee.named_parameters())
+    assert any(not torch.equal(before[name], p) for name, p in run.module.named_parameters())
 
 
 def test_a_gradient_that_is_not_finite_is_skipped(corpus, tokenizer, monkeypatch):
     run = make_run(config(), corpus, tokenizer, World())
-    before = {name: p.clone() for name, p in run.trainee.named_parameters()}
+    before = {name: p.clone() for name, p in run.module.named_parameters()}
     monkeypatch.setattr(loop, "clip_gradients", lambda *_: torch.tensor(math.inf))
     train_step(run, 0.0)
     assert run.progress.bad_steps == 1
-    assert all(torch.equal(before[name], p) for name, p in run.trainee.named_parameters())
+    assert all(torch.equal(before[name], p) for name, p in run.module.named_parameters())
 
 
 def test_it_stops_after_bad_steps_and_keeps_the_last_good_state(corpus, tokenizer, tmp_path, monkeypatch):
@@ -190,8 +190,8 @@ def test_learning_rate():
 
 def test_only_matrices_and_tables_decay(corpus, tokenizer):
     run = make_run(config("objectives.nsp=1"), corpus, tokenizer, World())
-    decayed = {id(p) for p in decay_groups(run.trainee, 0.01)[0]["params"]}
-    names = {name: id(p) in decayed for name, p in run.trainee.named_parameters()}
+    decayed = {id(p) for p in decay_groups(run.module, 0.01)[0]["params"]}
+    names = {name: id(p) in decayed for name, p in run.module.named_parameters()}
     assert all(decays != (name.endswith("bias") or "LayerNorm" in name) for name, decays in names.items())
     assert names["model.deberta.embeddings.word_embeddings.weight"]
     assert names["objectives.nsp.classifier.weight"]

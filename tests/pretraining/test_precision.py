@@ -36,7 +36,7 @@ def test_a_step_in_bf16(corpus, tokenizer, name):
     for _ in range(3):
         train_step(runs["bf16"], 0.0)
     assert runs["bf16"].progress.bad_steps == 0
-    parameters = list(runs["bf16"].trainee.parameters())
+    parameters = list(runs["bf16"].module.parameters())
     assert all(p.dtype == torch.float32 and p.isfinite().all() for p in parameters)
     moments = [state["exp_avg_sq"] for state in runs["bf16"].optimizer.state.values()]
     assert moments

@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 from debertakit.cli import app
-from debertakit.pretraining.backbones import make_config
+from debertakit.pretraining.models import make_config
 from debertakit.pretraining.recipes import RECIPES, recipe
 from debertakit.pretraining.settings import Data, from_json, load, override
 
@@ -47,6 +47,8 @@ def test_values_are_read_as_their_field():
         ("minutes=-1", "must be > 0"),
         ("data.micro_tokens=0", "data.micro_tokens=0: must be >= 1"),
         ("data.validation=-1", "must be >= 0"),
+        ("family=brt", "family='brt': choose from deberta,"),
+        ("objectives.refinement_rounds=0", "refinement_rounds=0: must be >= 1"),
     ],
 )
 def test_what_is_wrong_is_named(change, message):
@@ -54,10 +56,15 @@ def test_what_is_wrong_is_named(change, message):
         override(recipe("tiny"), [change])
 
 
+def test_an_unknown_family_is_named_before_its_fields_are_read():
+    with pytest.raises(ValueError, match="family='brt': choose from"):
+        override(recipe("tiny"), ["family=brt", "model.hidden_size=3"])
+
+
 def test_unknown_recipes_and_broken_files(tmp_path):
     with pytest.raises(ValueError, match="did you mean deberta-base"):
         recipe("deberta-bse")
-    with pytest.raises(ValueError, match="no config"):
+    with pytest.raises(ValueError, match=r"no run\.json at nowhere"):
         recipe("nowhere/run.json")
     (tmp_path / "run.json").write_text("{}")
     with pytest.raises(ValueError, match="not a run config"):

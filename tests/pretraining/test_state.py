@@ -132,12 +132,12 @@ def test_after_damage_the_run_goes_on_from_the_one_before(corpus, tokenizer, tmp
     assert state.damage(out / "checkpoints/step-00000009") is None
 
 
-@pytest.mark.parametrize("failing", ["save_file", "torch.save", "seal"])
+@pytest.mark.parametrize("failing", ["save_file", "torch.save", "write_manifest"])
 def test_a_full_disk_ends_clearly_and_keeps_the_checkpoint_before(corpus, tokenizer, tmp_path, monkeypatch, failing):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    target = {"save_file": (state, "save_file"), "torch.save": (torch, "save"), "seal": (state, "seal")}[failing]
+    target = (torch, "save") if failing == "torch.save" else (state, failing)
     original = getattr(*target)
     calls = []
 
@@ -154,10 +154,10 @@ def test_a_full_disk_ends_clearly_and_keeps_the_checkpoint_before(corpus, tokeni
 def test_keeps_the_newest_and_the_best(tmp_path):
     losses = {3: 4.0, 6: 2.0, 9: 3.0, 12: 3.5, 15: 3.6}
     for step, loss in losses.items():
-        aside = tmp_path / f"step-{step:08d}.part"
-        aside.mkdir()
-        (aside / "progress.json").write_text(f'{{"validation": {loss}}}')
-        state.seal(aside, tmp_path / f"step-{step:08d}")
+        folder = tmp_path / f"step-{step:08d}"
+        folder.mkdir()
+        (folder / "progress.json").write_text(f'{{"validation": {loss}}}')
+        state.write_manifest(folder)
     state.prune(tmp_path, keep_last=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000012", "step-00000015"]
 

@@ -62,10 +62,10 @@ def pretrain(
     ] = None,
 ) -> None:
     """Pretrain a model from raw text, in one process or on many machines with torchrun."""
-    from debertakit.pretraining.command import run
+    from debertakit.pretraining.from_text import pretrain_from_text
 
     quiet()
-    figures = run(
+    metrics = pretrain_from_text(
         recipe,
         corpus,
         out,
@@ -76,7 +76,7 @@ def pretrain(
         init=init,
         init_generator=init_generator,
     )
-    print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in figures.items()))
+    print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
 
 
 @recipe_list.callback(invoke_without_command=True)

@@ -3,14 +3,16 @@
 joint = Objectives(mlm=1.0, arlm=1.0)     # DeBERTa-MT
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from debertakit.objectives.base import Backbone, Objective
 
-__all__ = ["Objectives", "build"]
+__all__ = ["Objectives", "Rtd", "build", "classes"]
+
+Sharing = Literal["gdes", "es", "nes"]
+Steps = Literal["decoupled", "joint"]
 
 
 @dataclass(frozen=True)
@@ -40,11 +42,13 @@ class Objectives:
     def __post_init__(self) -> None:
         weights = self.weights
         if not weights or min(weights.values()) < 0:
-            raise ValueError(f"objectives need weights of 0 or more, one of them above 0; got {self}")
+            raise ValueError(f"objective weights must be >= 0, and at least one must be > 0; got {self}")
         if self.refinement > 0 and self.mlm > 0:
             raise ValueError("the first round of refinement is mlm: set objectives.mlm=0 or objectives.refinement=0")
         if self.nsp > 0 and self.sop > 0:
             raise ValueError("a pair has one label: set objectives.nsp=0 or objectives.sop=0")
+        if self.refinement_rounds < 1:
+            raise ValueError(f"objectives.refinement_rounds={self.refinement_rounds}: must be >= 1")
 
     @property
     def weights(self) -> dict[str, float]:
@@ -52,9 +56,39 @@ class Objectives:
         return {name: getattr(self, name) for name in names if getattr(self, name) != 0}
 
 
-def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]":
-    """Create the objectives with non-zero weight."""
-    from debertakit.config import DebertaConfig
+@dataclass(frozen=True)
+class Rtd:
+    """Replaced-token detection (objectives/rtd.py): a generator trained with MLM, and the model as discriminator."""
+
+    weight: float = 50.0
+    """Weight of the discriminator's loss: 50 in the paper, 10 in Microsoft's scripts."""
+    temperature: float = 1.0
+    sharing: Sharing = "gdes"
+    """Embedding tables: gradient-disentangled (gdes), one shared table (es), or separate tables (nes)."""
+    steps: Steps = "decoupled"
+    """decoupled: update the generator, then the discriminator; joint: one update with the sum of both losses."""
+    generator_layers: int = 0
+    """0: half of the discriminator's layers."""
+    generator_width: float = 1.0
+    """Hidden size, heads and feed-forward size relative to the discriminator. ELECTRA uses a quarter to a third."""
+    warmup_steps: int | None = None
+    """Steps that train only the generator, with shared tables frozen, when a run starts from a checkpoint. None: a
+    tenth of the run if the checkpoint has no generator, otherwise 0."""
+
+    def __post_init__(self) -> None:
+        if self.weight <= 0 or self.temperature <= 0:
+            raise ValueError(f"rtd.weight={self.weight}, rtd.temperature={self.temperature}: both must be > 0")
+        if not 0 < self.generator_width <= 1:
+            raise ValueError(f"rtd.generator_width={self.generator_width}: must be > 0 and <= 1")
+        if self.generator_layers < 0 or (self.warmup_steps or 0) < 0:
+            raise ValueError("rtd.generator_layers and rtd.warmup_steps must be >= 0")
+        for name, value, choices in (("sharing", self.sharing, Sharing), ("steps", self.steps, Steps)):
+            if value not in get_args(choices):
+                raise ValueError(f"rtd.{name}={value!r}: choose from {', '.join(get_args(choices))}")
+
+
+def classes() -> "dict[str, type[Objective]]":
+    """The class of each weight in ``Objectives``. Imported on call: recipes need the weights only."""
     from debertakit.objectives.arlm import AutoregressiveLanguageModelling
     from debertakit.objectives.infilling import Infilling
     from debertakit.objectives.mlm import MaskedLanguageModelling
@@ -65,16 +99,21 @@ def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]
     from debertakit.objectives.sbo import SpanBoundary
     from debertakit.objectives.sop import SentenceOrderPrediction
 
-    config = backbone.config
-    makers: dict[str, Callable[[], Objective]] = {
+    return {
         "mlm": MaskedLanguageModelling,
-        "arlm": lambda: AutoregressiveLanguageModelling(isinstance(config, DebertaConfig) and config.causal_emd),
-        "nsp": lambda: NextSentencePrediction(backbone),
-        "sop": lambda: SentenceOrderPrediction(backbone),
-        "sbo": lambda: SpanBoundary(backbone),
+        "arlm": AutoregressiveLanguageModelling,
+        "nsp": NextSentencePrediction,
+        "sop": SentenceOrderPrediction,
+        "sbo": SpanBoundary,
         "plm": PermutationLanguageModelling,
         "infilling": Infilling,
-        "position": lambda: PositionPrediction(backbone),
-        "refinement": lambda: MaskRefinement(objectives.refinement_rounds),
+        "position": PositionPrediction,
+        "refinement": MaskRefinement,
     }
-    return {name: makers[name]() for name in objectives.weights}
+
+
+def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]":
+    """Create the objectives with non-zero weight."""
+    options = {"refinement": {"rounds": objectives.refinement_rounds}}
+    available = classes()
+    return {name: available[name](backbone, **options.get(name, {})) for name in objectives.weights}

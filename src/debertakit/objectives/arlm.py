@@ -10,21 +10,27 @@ The final [SEP] of a sequence is predicted too.
 import torch
 from torch import Tensor
 
-from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, ViewName
+from debertakit.objectives.base import Attention, Backbone, Context, Objective, Outcome, Targets, View, causal_view
+from debertakit.text.packing import PackedBatch
 
 
 class AutoregressiveLanguageModelling(Objective):
-    view: ViewName = "causal"
+    view = "causal"
+    attention: Attention = "causal"
+    pipeline_tag = "text-generation"
 
-    def __init__(self, decodes: bool = False):
-        super().__init__()
-        self.decodes = decodes
+    def __init__(self, backbone: Backbone):
+        super().__init__(backbone)
+        self.decodes = backbone.decodes_causal_rows
 
-    def ask(self, view: View) -> Asked:
+    def build_view(self, batch: PackedBatch, context: Context, progress: float) -> View:
+        return causal_view(batch)
+
+    def targets(self, view: View) -> Targets:
         has_next = torch.ones(view.ids.shape[0], dtype=torch.bool)
         has_next[view.lengths.cumsum(0).long() - 1] = False
         rows = has_next.nonzero().squeeze(-1)
-        return Asked(rows, view.ids[rows + 1])
+        return Targets(rows, view.ids[rows + 1])
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(backbone.word_logits(hidden), asked.targets)
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
+        return self.outcome(backbone.word_logits(hidden), targets.labels)

@@ -1,25 +1,27 @@
-"""Common interface of the objectives: a view of the batch, the encoder rows to read, and a summed loss over them.
+"""Common interface of the objectives: a view of the batch, targets, a summed loss, and metrics.
 
     loss = sum over objectives o of  weight_o * (sum of o's terms over the step) / (number of o's terms in the step)
 
 The number of terms is known before the forward pass, so a step can be split into any number of parts (ranks times
 accumulation). Each part adds its sum divided by the global count, and the gradient is the same.
 
-A *view* is the input of one encoder pass: ``masked`` (corrupted by the masking strategy, bidirectional attention),
-``causal`` (the original text, causal attention), ``permuted`` (the original text, random prediction order) or
-``infilled`` (masked for the encoder, causal for the decoder). Objectives with the same view share one pass.
+A *view* is the input of one encoder pass, for example ``masked`` (corrupted by the masking strategy) or ``causal`` (the
+original text). Each objective builds its view. Objectives with the same view name share one view and one encoder pass.
 
-A *backbone* is the interface of a model for objectives: encoder rows, and logits for rows (pretraining/backbones.py).
+A *backbone* is the interface of a model for objectives: hidden states of rows, and logits for rows. The adapters are in
+pretraining/backbones.py.
 """
 
+import math
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from debertakit.attention.layout import Layout
 from debertakit.padding import PackedInput
@@ -27,7 +29,8 @@ from debertakit.text.masking import Masked, Masking, apply
 from debertakit.text.packing import PackedBatch
 from debertakit.text.shards import Shards
 
-ViewName = Literal["masked", "causal", "permuted", "infilled"]
+Attention = Literal["bidirectional", "causal", "permuted", "encoder-decoder"]
+"""What a model must be able to do to read a view."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class View:
     """[T], permuted view only: 0 for tokens that all tokens may see, otherwise the rank in the prediction order."""
     written: "View | None" = None
     """Infilled view only: the text that the decoder writes."""
+    text_tokens: int = 0
+    """Number of tokens before corruption."""
 
     def packed(self) -> PackedInput:
         layout = Layout.from_lengths(self.lengths)
@@ -76,16 +81,16 @@ class View:
         return (self.lengths.cumsum(0) - self.lengths).long()
 
 
-class Asked(NamedTuple):
-    """The rows that an objective reads, and its targets."""
+class Targets(NamedTuple):
+    """The rows that an objective reads, and what it predicts from them."""
 
     rows: Tensor  # [R] rows of the view, in any order; may repeat
-    targets: Tensor  # [M]; in most objectives one row per target
-    places: Tensor | None = None  # [M]: position of each target within its span, if needed
+    labels: Tensor  # [M]; in most objectives one row per label
+    span_positions: Tensor | None = None  # [M]: position of each label within its span, if needed
 
-    def to(self, device: torch.device) -> "Asked":
-        places = None if self.places is None else self.places.to(device)
-        return Asked(self.rows.to(device), self.targets.to(device), places)
+    def to(self, device: torch.device) -> "Targets":
+        positions = None if self.span_positions is None else self.span_positions.to(device)
+        return Targets(self.rows.to(device), self.labels.to(device), positions)
 
 
 class Outcome(NamedTuple):
@@ -97,11 +102,13 @@ class Backbone(Protocol):
     """Interface of a model of any family for objectives."""
 
     @property
-    def config(self) -> Any: ...
+    def model(self) -> PreTrainedModel: ...
 
     @property
-    def views(self) -> tuple[ViewName, ...]:
-        """Views that the model can read."""
+    def config(self) -> PreTrainedConfig: ...
+
+    @property
+    def attention(self) -> tuple[Attention, ...]: ...
 
     @property
     def knows_positions(self) -> bool:
@@ -109,6 +116,13 @@ class Backbone(Protocol):
 
     @property
     def has_pair_head(self) -> bool: ...
+
+    @property
+    def decodes_causal_rows(self) -> bool:
+        """Whether rows of a causal view come from the mask decoder."""
+
+    def train_mask_decoder(self, used: bool) -> None:
+        """Freeze the parameters of an unused mask decoder: DDP waits for the gradient of every trained parameter."""
 
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
@@ -128,35 +142,72 @@ class Backbone(Protocol):
     def pair_logits(self, hidden: Tensor) -> Tensor:
         """[M, hidden size] rows of [CLS] -> [M, 2], with the model's own pair head."""
 
+    def detection_logits(self, view: View) -> Tensor:
+        """Run the encoder. Returns [T], positive if the token looks replaced, with the model's own head."""
+
 
 class Objective(nn.Module):
     """One objective. If it has its own head, the head is a submodule and is saved separately from the model."""
 
-    view: ViewName = "masked"
-    decodes = True
+    view: str = "masked"
+    attention: Attention = "bidirectional"
+    decodes: bool = True
     """Whether rows come from the mask decoder (if the model has one) or from the ordinary last layer."""
+    rearranges_text: bool = False
+    """Whether ``build_view`` changes the text before it is corrupted. Such an objective builds the view for all
+    objectives that share it."""
+    needs_row_per_token: bool = False
+    """Whether each masked token needs its own row (no ``masking.one_mask_per_span``)."""
+    needs_documents: bool = False
+    """Whether a sequence must come from a single document (no ``data.mode=blocks``)."""
+    uses_pair_head: bool = False
+    """Whether the loss uses the model's own head for pairs of texts, if the family has a class with such a head."""
+    pipeline_tag: str = "fill-mask"
+    """The hub's name for what a model trained on this objective does."""
 
-    def ask(self, view: View) -> Asked:
+    def __init__(self, backbone: Backbone):
+        super().__init__()
+
+    def check_corpus(self, shards: Shards, half: str, max_length: int) -> None:
+        """Raise if this half of the corpus (training or validation) cannot be used."""
+
+    def build_view(self, batch: PackedBatch, context: Context, progress: float) -> View:
+        """Build the encoder's input. Runs on the CPU. ``progress``: completed fraction of the run."""
+        return masked_view(batch, context, progress)
+
+    def targets(self, view: View) -> Targets:
         raise NotImplementedError
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        """Compute the loss. ``hidden`` [R, hidden size]: hidden states of ``asked.rows``."""
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
+        """Compute the loss. ``hidden`` [R, hidden size]: hidden states of ``targets.rows``."""
         raise NotImplementedError
 
-    def outcome(self, logits: Tensor, targets: Tensor) -> Outcome:
-        loss = F.cross_entropy(logits.float(), targets, reduction="sum")
-        correct = loss.new_zeros(()) if self.training else (logits.argmax(-1) == targets).sum().to(loss.dtype)
+    def metrics(self, loss: float, accuracy: float) -> dict[str, float]:
+        """Validation metrics, from the mean loss and accuracy."""
+        return {"loss": loss, "accuracy": accuracy, "perplexity": math.exp(min(loss, 50))}
+
+    def outcome(self, logits: Tensor, labels: Tensor) -> Outcome:
+        loss = F.cross_entropy(logits.float(), labels, reduction="sum")
+        correct = loss.new_zeros(()) if self.training else (logits.argmax(-1) == labels).sum().to(loss.dtype)
         return Outcome(loss, correct)
 
 
 def masked_view(batch: PackedBatch, context: Context, progress: float) -> View:
     masked = apply(batch, context.masking, context.shards.vocabulary, seed=context.seed, progress=progress)
-    return View(torch.from_numpy(masked.input_ids), torch.from_numpy(masked.lengths), masked=masked)
+    ids, lengths = torch.from_numpy(masked.input_ids), torch.from_numpy(masked.lengths)
+    return View(ids, lengths, masked=masked, text_tokens=len(batch.input_ids))
 
 
 def causal_view(batch: PackedBatch) -> View:
-    return View(torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths), causal=True)
+    ids, lengths = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths)
+    return View(ids, lengths, causal=True, text_tokens=len(ids))
 
 
-def as_tensor(array: Any) -> Tensor:
+def masked_targets(view: View) -> Targets:
+    """The masked rows and their original tokens."""
+    assert view.masked is not None
+    return Targets(as_tensor(view.masked.positions), as_tensor(view.masked.targets))
+
+
+def as_tensor(array: NDArray[np.int64]) -> Tensor:
     return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int64))

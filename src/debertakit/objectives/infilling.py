@@ -10,17 +10,17 @@ one [MASK], so the decoder must find out how many tokens are missing.
 from dataclasses import replace
 
 from debertakit.objectives.arlm import AutoregressiveLanguageModelling
-from debertakit.objectives.base import Asked, Context, View, causal_view, masked_view
+from debertakit.objectives.base import Context, Targets, View, causal_view, masked_view
 from debertakit.text.packing import PackedBatch
 
 
 class Infilling(AutoregressiveLanguageModelling):
     view = "infilled"
+    attention = "encoder-decoder"
 
-    def ask(self, view: View) -> Asked:
+    def build_view(self, batch: PackedBatch, context: Context, progress: float) -> View:
+        return replace(masked_view(batch, context, progress), written=causal_view(batch))
+
+    def targets(self, view: View) -> Targets:
         assert view.written is not None
-        return super().ask(view.written)
-
-
-def infilled_view(batch: PackedBatch, context: Context, progress: float) -> View:
-    return replace(masked_view(batch, context, progress), written=causal_view(batch))
+        return super().targets(view.written)

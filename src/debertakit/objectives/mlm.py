@@ -7,13 +7,12 @@ h comes from the Enhanced Mask Decoder if the config has one (emd_steps > 0), ot
 
 from torch import Tensor
 
-from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Backbone, Objective, Outcome, Targets, View, masked_targets
 
 
 class MaskedLanguageModelling(Objective):
-    def ask(self, view: View) -> Asked:
-        assert view.masked is not None
-        return Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets))
+    def targets(self, view: View) -> Targets:
+        return masked_targets(view)
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(backbone.word_logits(hidden), asked.targets)
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
+        return self.outcome(backbone.word_logits(hidden), targets.labels)

@@ -13,16 +13,16 @@ from debertakit.text.shards import Shards
 LOOK = 32  # number of tokens searched for a word start
 
 
-def check(shards: Shards, half: str, max_length: int) -> None:
-    """Raise if the corpus is too small to take a text from another document."""
-    if shards.tokens and (len(shards) < 2 or shards.tokens < max_length + LOOK):
-        raise ValueError(
-            f"next-sentence prediction needs two documents and {max_length + LOOK} tokens in each half of the corpus; "
-            f"{half} has {len(shards)} and {shards.tokens}: take a larger corpus, or hold out more (data.validation=2)"
-        )
-
-
 class NextSentencePrediction(PairPrediction):
+    def check_corpus(self, shards: Shards, half: str, max_length: int) -> None:
+        """The corpus must be large enough to take a text from another document."""
+        if shards.tokens and (len(shards) < 2 or shards.tokens < max_length + LOOK):
+            raise ValueError(
+                f"next-sentence prediction needs two documents and {max_length + LOOK} tokens in each half of the "
+                f"corpus; {half} has {len(shards)} documents and {shards.tokens} tokens: use a larger corpus, or hold "
+                "out more documents (data.validation=2)"
+            )
+
     def arrange(
         self, first: Text, second: Text, document: int, context: Context, rng: np.random.Generator
     ) -> tuple[Text, Text, int]:

@@ -20,7 +20,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from debertakit.objectives.base import Asked, Backbone, Context, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Backbone, Context, Objective, Outcome, Targets, View, as_tensor, masked_view
+from debertakit.objectives.random_streams import PAIRS, chunk_generator
 from debertakit.text.packing import PackedBatch
 
 NO_PAIR = -1
@@ -35,8 +36,12 @@ class Text(NamedTuple):
 
 
 class PairPrediction(Objective):
+    rearranges_text = True
+    needs_documents = True
+    uses_pair_head = True
+
     def __init__(self, backbone: Backbone):
-        super().__init__()
+        super().__init__(backbone)
         self.dense = self.classifier = None
         if not backbone.has_pair_head:
             config = backbone.config
@@ -52,16 +57,21 @@ class PairPrediction(Objective):
         """Return A, B and their label for two consecutive texts. The total length stays the same."""
         raise NotImplementedError
 
-    def ask(self, view: View) -> Asked:
+    def build_view(self, batch: PackedBatch, context: Context, progress: float) -> View:
+        batch, labels = self.pair_up(batch, context)
+        view = masked_view(batch, context, progress)
+        return replace(view, segments=segments(view, context.shards.vocabulary["sep"]), pair_labels=labels)
+
+    def targets(self, view: View) -> Targets:
         assert view.pair_labels is not None
         labels = as_tensor(view.pair_labels)
         paired = labels != NO_PAIR
-        return Asked(view.starts[paired], labels[paired])
+        return Targets(view.starts[paired], labels[paired])
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
         if self.dense is None or self.classifier is None:
-            return self.outcome(backbone.pair_logits(hidden), asked.targets)
-        return self.outcome(self.classifier(torch.tanh(self.dense(hidden))), asked.targets)
+            return self.outcome(backbone.pair_logits(hidden), targets.labels)
+        return self.outcome(self.classifier(torch.tanh(self.dense(hidden))), targets.labels)
 
     def pair_up(self, batch: PackedBatch, context: Context) -> tuple[PackedBatch, NDArray[np.int64]]:
         """Return the batch as pairs, and their labels."""
@@ -81,7 +91,7 @@ class PairPrediction(Objective):
                 pieces.append(text(begin, end))
                 continue
             epoch = int(batch.epochs[s]) if context.masking.dynamic else 0
-            rng = np.random.default_rng([context.seed, int(batch.chunks[s]), epoch, 1])
+            rng = chunk_generator(context.seed, batch.chunks[s], epoch, PAIRS)
             middle = _cut(starts, begin, length, rng)
             x, y = text(starts[0], middle), text(middle, starts[-1])
             a, b, labels[s] = self.arrange(x, y, int(batch.documents[s]), context, rng)

@@ -13,32 +13,27 @@ from itertools import pairwise
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from debertakit.objectives.base import Asked, Backbone, Context, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Context, View
+from debertakit.objectives.mlm import MaskedLanguageModelling
+from debertakit.objectives.random_streams import PERMUTATION, chunk_generator
 from debertakit.text.masking import apply
 from debertakit.text.packing import PackedBatch
 
 
-class PermutationLanguageModelling(Objective):
+class PermutationLanguageModelling(MaskedLanguageModelling):
     view = "permuted"
+    attention = "permuted"
     decodes = False
+    needs_row_per_token = True
+    pipeline_tag = "text-generation"
 
-    def ask(self, view: View) -> Asked:
-        assert view.masked is not None
-        return Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets))
-
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(backbone.word_logits(hidden), asked.targets)
-
-
-def permuted_view(batch: PackedBatch, context: Context, progress: float) -> View:
-    targets = apply(batch, context.masking, context.shards.vocabulary, seed=context.seed, progress=progress)
-    order = np.zeros(len(batch.input_ids), np.int64)
-    ends = np.cumsum(batch.lengths)
-    bounds = np.searchsorted(targets.positions, [0, *ends])
-    for s, (low, high) in enumerate(pairwise(bounds)):
-        rng = np.random.default_rng([context.seed, int(batch.chunks[s]), int(batch.epochs[s]), 2])
-        order[targets.positions[low:high]] = 1 + rng.permutation(high - low)
-    ids, lengths = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths)
-    return View(ids, lengths, masked=targets, order=torch.from_numpy(order))
+    def build_view(self, batch: PackedBatch, context: Context, progress: float) -> View:
+        targets = apply(batch, context.masking, context.shards.vocabulary, seed=context.seed, progress=progress)
+        order = np.zeros(len(batch.input_ids), np.int64)
+        bounds = np.searchsorted(targets.positions, [0, *np.cumsum(batch.lengths)])
+        for (low, high), chunk, epoch in zip(pairwise(bounds), batch.chunks, batch.epochs, strict=True):
+            rng = chunk_generator(context.seed, chunk, epoch, PERMUTATION)
+            order[targets.positions[low:high]] = 1 + rng.permutation(high - low)
+        ids, lengths = torch.from_numpy(batch.input_ids), torch.from_numpy(batch.lengths)
+        return View(ids, lengths, masked=targets, order=torch.from_numpy(order), text_tokens=len(ids))

@@ -10,29 +10,28 @@ position in its query and could simply copy it.
 import torch
 from torch import Tensor, nn
 
-from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Backbone, Objective, Outcome, Targets, View, masked_targets
 
 
 class PositionPrediction(Objective):
     decodes = False
 
     def __init__(self, backbone: Backbone):
-        super().__init__()
+        super().__init__(backbone)
         if backbone.knows_positions:
-            raise ValueError("position prediction with absolute positions would copy its answer from the input")
+            raise ValueError("position prediction cannot use absolute positions: it would copy its answer from them")
         config = backbone.config
         self.classifier = nn.Linear(config.hidden_size, config.max_position_embeddings)
         nn.init.normal_(self.classifier.weight, std=config.initializer_range)
         nn.init.zeros_(self.classifier.bias)
 
-    def ask(self, view: View) -> Asked:
-        assert view.masked is not None
-        rows = as_tensor(view.masked.positions)
+    def targets(self, view: View) -> Targets:
+        rows = masked_targets(view).rows
         positions = rows - view.starts[_sequence_of(rows, view)]
-        return Asked(rows, positions.clamp(max=self.classifier.out_features - 1))
+        return Targets(rows, positions.clamp(max=self.classifier.out_features - 1))
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        return self.outcome(self.classifier(hidden), asked.targets)
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
+        return self.outcome(self.classifier(hidden), targets.labels)
 
 
 def _sequence_of(rows: Tensor, view: View) -> Tensor:

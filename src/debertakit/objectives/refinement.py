@@ -12,24 +12,24 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from debertakit.objectives.base import Asked, Backbone, Outcome, View
+from debertakit.objectives.base import Backbone, Outcome, Targets, View
 from debertakit.objectives.mlm import MaskedLanguageModelling
 
 
 class MaskRefinement(MaskedLanguageModelling):
-    def __init__(self, rounds: int):
-        super().__init__()
-        if rounds < 1:
-            raise ValueError(f"refinement_rounds={rounds}: at least 1")
+    needs_row_per_token = True
+
+    def __init__(self, backbone: Backbone, rounds: int = 2):
+        super().__init__(backbone)
         self.rounds = rounds
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
         logits = backbone.word_logits(hidden)
-        total = self.outcome(logits, asked.targets).loss
+        total = self.outcome(logits, targets.labels).loss
         for _ in range(self.rounds - 1):
-            view = replace(view, ids=view.ids.index_copy(0, asked.rows, logits.detach().argmax(-1)))
-            decoded, _ = backbone.hidden_rows(view, torch.unique(asked.rows), None)
+            view = replace(view, ids=view.ids.index_copy(0, targets.rows, logits.detach().argmax(-1)))
+            decoded, _ = backbone.hidden_rows(view, torch.unique(targets.rows), None)
             assert decoded is not None
             logits = backbone.word_logits(decoded)
-            total = total + self.outcome(logits, asked.targets).loss
-        return Outcome(total / self.rounds, self.outcome(logits, asked.targets).correct)
+            total = total + self.outcome(logits, targets.labels).loss
+        return Outcome(total / self.rounds, self.outcome(logits, targets.labels).correct)

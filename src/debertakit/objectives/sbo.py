@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from debertakit.objectives.base import Asked, Backbone, Objective, Outcome, View, as_tensor
+from debertakit.objectives.base import Backbone, Objective, Outcome, Targets, View, as_tensor
 
 LONGEST = 20
 PLACE_SIZE = 200
@@ -23,9 +23,10 @@ PLACE_SIZE = 200
 
 class SpanBoundary(Objective):
     decodes = False
+    needs_row_per_token = True
 
     def __init__(self, backbone: Backbone):
-        super().__init__()
+        super().__init__(backbone)
         config = backbone.config
         words = backbone.word_table()
         self.places = nn.Embedding(LONGEST, PLACE_SIZE)
@@ -39,21 +40,22 @@ class SpanBoundary(Objective):
         for layer in (self.dense_1, self.dense_2):
             nn.init.zeros_(layer.bias)
 
-    def ask(self, view: View) -> Asked:
+    def targets(self, view: View) -> Targets:
         assert view.masked is not None
-        hidden = view.masked.positions
-        opens = np.diff(hidden, prepend=-2) != 1
-        closes = np.diff(hidden, append=len(view.ids) + 1) != 1
+        masked = view.masked.positions
+        opens = np.diff(masked, prepend=-2) != 1
+        closes = np.diff(masked, append=len(view.ids) + 1) != 1
         span = np.cumsum(opens) - 1
-        first, last = hidden[opens][span], hidden[closes][span]
-        asked = hidden - first < LONGEST
-        rows = np.concatenate([first[asked] - 1, last[asked] + 1])
-        return Asked(as_tensor(rows), as_tensor(view.masked.targets[asked]), as_tensor((hidden - first)[asked]))
+        first, last = masked[opens][span], masked[closes][span]
+        predicted = masked - first < LONGEST
+        rows = np.concatenate([first[predicted] - 1, last[predicted] + 1])
+        labels, positions = view.masked.targets[predicted], (masked - first)[predicted]
+        return Targets(as_tensor(rows), as_tensor(labels), as_tensor(positions))
 
-    def loss(self, backbone: Backbone, hidden: Tensor, asked: Asked, view: View) -> Outcome:
-        assert asked.places is not None
+    def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
+        assert targets.span_positions is not None
         left, right = hidden.chunk(2)
-        x = torch.cat([left, right, self.places(asked.places)], -1)
+        x = torch.cat([left, right, self.places(targets.span_positions)], -1)
         x = self.LayerNorm_1(F.gelu(self.dense_1(x)))
         x = self.LayerNorm_2(F.gelu(self.dense_2(x)))
-        return self.outcome(F.linear(x, backbone.word_table(), self.bias), asked.targets)
+        return self.outcome(F.linear(x, backbone.word_table(), self.bias), targets.labels)

@@ -1,97 +1,173 @@
-"""Backbones: one adapter per model family, with the interface that objectives use (``objectives.base.Backbone``).
+"""Backbones: adapters from models to the interface that objectives use (``objectives.base.Backbone``).
 
 DeBERTa is our own implementation and runs on packed rows. BERT, RoBERTa, ALBERT, ELECTRA, XLNet and GPT-2 are the
 unmodified classes of transformers: a packed view is padded to [n, longest], run through the stock model, and its rows
 are gathered back. Language-model heads, and sentence-pair heads if the stock class has one, are also the stock heads,
 so a checkpoint loads in transformers under its own class without unexpected weights.
+
+``Family`` describes a model family; the records are in families.py.
 """
 
-import copy
-import typing
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from transformers import (
-    AutoConfig,
-    AutoModelForCausalLM,
-    AutoModelForMaskedLM,
-    AutoModelForPreTraining,
-    PreTrainedModel,
-)
+from transformers import PreTrainedConfig, PreTrainedModel
 
-from debertakit.config import DebertaConfig
 from debertakit.decoding import read_rows
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, Source, special_ids
-from debertakit.heads import DebertaForMaskedLM
-from debertakit.model import DebertaPreTrainedModel
-from debertakit.objectives.base import Backbone, View, ViewName
-from debertakit.pretraining.family import Sharing, model_fields
-from debertakit.pretraining.settings import PretrainConfig, known
+from debertakit.generation.seq2seq import Source
+from debertakit.objectives.base import Attention, Backbone, View
+from debertakit.protocols import Tokenizer
 
-WORD_HEADS: dict[str, Any] = {
-    "bert": lambda model, hidden: model.cls.predictions(hidden),
-    "roberta": lambda model, hidden: model.lm_head(hidden),
-    "albert": lambda model, hidden: model.predictions(hidden),
-    "electra": lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
-    "xlnet": lambda model, hidden: model.lm_loss(hidden),
-    "gpt2": lambda model, hidden: model.lm_head(hidden),
-}
-PAIR_HEADS: dict[str, Any] = {
-    "BertForPreTraining": lambda model, first: model.cls.seq_relationship(model.bert.pooler(first[:, None])),
-    "AlbertForPreTraining": lambda model, first: model.sop_classifier(
-        model.albert.pooler_activation(model.albert.pooler(first))
-    ),
-}
+Head = Callable[[PreTrainedModel, Tensor], Tensor]
+"""A head of a model, from hidden rows to logits."""
+ModelFields = dict[str, object]
+"""Values of ``PretrainConfig.model``, with the vocabulary size and special ids of the tokenizer."""
+
+
+def _count_positions(config: PreTrainedConfig) -> int | None:
+    return config.max_position_embeddings
+
+
+@dataclass(frozen=True)
+class Family:
+    """A model family: classes, heads, and everything else in which its members differ from the other families."""
+
+    title: str
+    """Name in the model card."""
+    config_class: type[PreTrainedConfig]
+    model_class: type[PreTrainedModel]
+    """The language model: masked, permuted, causal or encoder-decoder."""
+    word_head: Head
+    backbone: "Callable[[PreTrainedModel, Family], Backbone]"
+    attention: tuple[Attention, ...] = ("bidirectional",)
+    examples: Mapping[str, str] = field(default_factory=dict)
+    """How to use a trained model, one line for each pipeline tag of the hub."""
+    pair_class: type[PreTrainedModel] | None = None
+    """The class with a head for pairs of texts. None: the objective brings its own head."""
+    pair_head: Head | None = None
+    make_detector: Callable[[PreTrainedConfig], PreTrainedModel] | None = None
+    """Builds the discriminator of replaced-token detection. None: not supported."""
+    detection_head: Head | None = None
+    extra_fields: Mapping[str, object] = field(default_factory=dict)
+    """Fields of ``PretrainConfig.model`` that the config class lacks, and their types."""
+    derived_fields: tuple[str, ...] = ()
+    """Fields of the config class that are computed from others and cannot be set."""
+    make_config: Callable[[ModelFields, Tokenizer], PreTrainedConfig] | None = None
+    """None: ``config_class(**fields)`` with the tokenizer's begin and end ids; the tokenizer needs a pad token."""
+    finish_model: Callable[[PreTrainedModel, ModelFields], None] | None = None
+    """Changes a new model before its first step."""
+    count_positions: Callable[[PreTrainedConfig], int | None] = _count_positions
+    """Maximum sequence length. None: no limit."""
+    uses_token_types: bool = True
+    """False: the tokenizer returns token_type_ids only if the config has two segments."""
+    scales: bool = False
+    """Whether compile and parallel=fsdp2 are supported."""
+    continues: bool = False
+    """Whether a run can start from a checkpoint (--init)."""
+
+    @property
+    def fields(self) -> dict[str, object]:
+        """Fields allowed in ``PretrainConfig.model``, and their types."""
+        own = self.config_class.__annotations__  # without the fields inherited from transformers
+        return {name: kind for name, kind in own.items() if name not in self.derived_fields} | dict(self.extra_fields)
 
 
 @dataclass(frozen=True, eq=False)
-class DebertaBackbone:
-    model: Any
-    """Any of our models. The encoder is ``deberta``; the language-model head, if present, is ``lm_predictions``."""
-    has_pair_head: bool = False
+class StockBackbone:
+    """Stock model on padded batches. Also the base of the other adapters."""
+
+    model: PreTrainedModel
+    family: Family
 
     @property
-    def views(self) -> tuple[ViewName, ...]:
-        """A model with a convolution (v2-xlarge) cannot be causal: the convolution reads the next token."""
-        return ("masked",) if self.config.conv_kernel_size else ("masked", "causal")
-
-    @property
-    def config(self) -> DebertaConfig:
+    def config(self) -> PreTrainedConfig:
         return self.model.config
+
+    @property
+    def attention(self) -> tuple[Attention, ...]:
+        return self.family.attention
+
+    @property
+    def knows_positions(self) -> bool:
+        return True
+
+    @property
+    def has_pair_head(self) -> bool:
+        return self.family.pair_class is not None and isinstance(self.model, self.family.pair_class)
+
+    @property
+    def decodes_causal_rows(self) -> bool:
+        return False
+
+    def train_mask_decoder(self, used: bool) -> None:
+        pass
+
+    def hidden_rows(
+        self, view: View, decoded: Tensor | None, plain: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        padded = Padded.of(view, self.config.pad_token_id)
+        inputs = {"attention_mask": padded.mask}
+        if view.segments is not None and self.config.type_vocab_size > 1:
+            inputs["token_type_ids"] = padded.pad(view.segments)
+        last = self.model.base_model(padded.ids, **inputs).last_hidden_state.flatten(0, 1)
+        from_decoder, from_last = (None if rows is None else last[padded.places[rows]] for rows in (decoded, plain))
+        return from_decoder, from_last
+
+    def word_table(self) -> Tensor:
+        return self.model.get_input_embeddings().weight
+
+    def word_logits(self, hidden: Tensor) -> Tensor:
+        return self.family.word_head(self.model, hidden)
+
+    def pair_logits(self, hidden: Tensor) -> Tensor:
+        if self.family.pair_head is None:
+            raise ValueError(f"{self.family.title} has no head for pairs of texts")
+        return self.family.pair_head(self.model, hidden)
+
+    def detection_logits(self, view: View) -> Tensor:
+        if self.family.detection_head is None:
+            raise ValueError(f"{self.family.title} has no head for replaced tokens")
+        _, hidden = self.hidden_rows(view, None, torch.arange(len(view.ids), device=view.ids.device))
+        assert hidden is not None
+        return self.family.detection_head(self.model, hidden)
+
+
+@dataclass(frozen=True, eq=False)
+class DebertaBackbone(StockBackbone):
+    """Our DeBERTa, on packed rows."""
+
+    @property
+    def attention(self) -> tuple[Attention, ...]:
+        """A model with a convolution (v2-xlarge) cannot be causal: the convolution reads the next token."""
+        return ("bidirectional",) if self.config.conv_kernel_size else self.family.attention
 
     @property
     def knows_positions(self) -> bool:
         return self.config.position_biased_input
+
+    @property
+    def decodes_causal_rows(self) -> bool:
+        return self.config.causal_emd
+
+    def train_mask_decoder(self, used: bool) -> None:
+        positions = self.model.deberta.embeddings.position_embeddings
+        if positions is not None and not self.config.position_biased_input:
+            positions.requires_grad_(used)
 
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
         return read_rows(self.model.deberta, view.packed(), decoded=decoded, plain=plain)
 
-    def word_table(self) -> Tensor:
-        return self.model.deberta.embeddings.word_embeddings.weight
-
-    def word_logits(self, hidden: Tensor) -> Tensor:
-        return self.model.lm_predictions.lm_head(hidden, self.word_table())
-
-    def pair_logits(self, hidden: Tensor) -> Tensor:
-        raise ValueError("DeBERTa has no head for pairs of texts; the objective brings its own")
+    def detection_logits(self, view: View) -> Tensor:
+        return self.model.predict(view.packed())
 
 
 @dataclass(frozen=True, eq=False)
-class Seq2SeqBackbone:
+class Seq2SeqBackbone(StockBackbone):
     """DeBERTa-D. Rows are rows of the decoder."""
-
-    model: DebertaForSeq2SeqLM
-    views: tuple[ViewName, ...] = ("infilled",)
-    knows_positions: bool = True
-    has_pair_head: bool = False
-
-    @property
-    def config(self) -> DebertaSeq2SeqConfig:
-        return self.model.config
 
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
@@ -102,52 +178,6 @@ class Seq2SeqBackbone:
         source = Source(self.model.encoder.encode(packed).last, packed.layout)
         return None, self.model.decode(view.written.packed(), source)[plain]
 
-    def word_table(self) -> Tensor:
-        table: Any = self.model.get_input_embeddings()
-        return table.weight
-
-    def word_logits(self, hidden: Tensor) -> Tensor:
-        return self.model.lm_predictions.lm_head(hidden, self.word_table())
-
-    def pair_logits(self, hidden: Tensor) -> Tensor:
-        raise ValueError("DeBERTa-D has no head for pairs of texts")
-
-
-@dataclass(frozen=True, eq=False)
-class StockBackbone:
-    """Stock model on padded batches: BERT, RoBERTa, ALBERT, ELECTRA (bidirectional) and GPT-2 (causal)."""
-
-    model: Any
-    views: tuple[ViewName, ...] = ("masked",)
-    knows_positions: bool = True
-
-    @property
-    def config(self) -> Any:
-        return self.model.config
-
-    @property
-    def has_pair_head(self) -> bool:
-        return type(self.model).__name__ in PAIR_HEADS
-
-    def hidden_rows(
-        self, view: View, decoded: Tensor | None, plain: Tensor | None
-    ) -> tuple[Tensor | None, Tensor | None]:
-        padded = Padded.of(view, self.config.pad_token_id)
-        segments = None if view.segments is None or self.config.type_vocab_size < 2 else padded.pad(view.segments)
-        output = self.model.base_model(padded.ids, attention_mask=padded.mask, token_type_ids=segments)
-        last = output.last_hidden_state.flatten(0, 1)
-        rows = [None if asked is None else last[padded.places[asked]] for asked in (decoded, plain)]
-        return rows[0], rows[1]
-
-    def word_table(self) -> Tensor:
-        return self.model.get_input_embeddings().weight
-
-    def word_logits(self, hidden: Tensor) -> Tensor:
-        return WORD_HEADS[self.config.model_type](self.model, hidden)
-
-    def pair_logits(self, hidden: Tensor) -> Tensor:
-        return PAIR_HEADS[type(self.model).__name__](self.model, hidden)
-
 
 @dataclass(frozen=True, eq=False)
 class XLNetBackbone(StockBackbone):
@@ -156,8 +186,9 @@ class XLNetBackbone(StockBackbone):
     i sees j  <=>  order_j = 0  or  order_j < order_i;   the content stream of i also sees i
     """
 
-    views: tuple[ViewName, ...] = ("permuted",)
-    knows_positions: bool = False
+    @property
+    def knows_positions(self) -> bool:
+        return False
 
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
@@ -208,106 +239,3 @@ class Padded:
     def pad(self, rows: Tensor) -> Tensor:
         """[T] -> [n, longest], zeros at padding."""
         return rows.new_zeros(self.ids.numel()).index_copy(0, self.places, rows).view(self.ids.shape)
-
-
-def make_backbone(model: PreTrainedModel) -> Backbone:
-    if isinstance(model, DebertaPreTrainedModel):
-        return DebertaBackbone(model)
-    if isinstance(model, DebertaForSeq2SeqLM):
-        return Seq2SeqBackbone(model)
-    if model.config.model_type == "gpt2":
-        return StockBackbone(model, views=("causal",))
-    return XLNetBackbone(model) if model.config.model_type == "xlnet" else StockBackbone(model)
-
-
-def detection_logits(model: Any, view: View) -> Tensor:
-    """Replaced-token logits [T] of our DebertaForReplacedTokenDetection or transformers' ElectraForPreTraining."""
-    if isinstance(model, DebertaPreTrainedModel):
-        return model.predict(view.packed())
-    _, hidden = StockBackbone(model).hidden_rows(view, None, torch.arange(len(view.ids), device=view.ids.device))
-    return model.discriminator_predictions(hidden)
-
-
-# ------------------------------------------------------------------------------------------------------- building
-
-
-def make_model(config: PretrainConfig, tokenizer: Any) -> PreTrainedModel:
-    """Build the recipe's model, randomly initialised. NSP and SOP use the stock pretraining class."""
-    built = make_config(config, tokenizer)
-    if config.family == "deberta":
-        return DebertaForMaskedLM(built)
-    if config.family == "deberta-d":
-        return DebertaForSeq2SeqLM(built)
-    if config.family == "gpt2":
-        return AutoModelForCausalLM.from_config(built)
-    in_pairs = config.objectives.nsp > 0 or config.objectives.sop > 0
-    auto = AutoModelForPreTraining if in_pairs or config.family == "xlnet" else AutoModelForMaskedLM
-    model = auto.from_config(built)
-    if config.family == "albert":
-        share_layers(model, config.model.get("share", "all"))
-    return model
-
-
-def make_config(config: PretrainConfig, tokenizer: Any) -> Any:
-    """Build the recipe's model config, with the tokenizer's vocabulary size and special ids."""
-    fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
-    if fields["vocab_size"] < len(tokenizer):
-        raise ValueError(
-            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} pieces"
-        )
-    built: Any
-    if config.family == "deberta":
-        built = DebertaConfig(**fields)
-    elif config.family == "deberta-d":
-        depth = fields.pop("decoder_layers", 0)
-        built = DebertaSeq2SeqConfig(encoder=DebertaConfig(**fields), decoder_layers=depth, **special_ids(tokenizer))
-    else:
-        if fields["pad_token_id"] is None:
-            raise ValueError(f"{config.family} runs on padded batches: the tokenizer needs a pad token")
-        ends = {"bos_token_id": tokenizer.bos_token_id, "eos_token_id": tokenizer.eos_token_id}
-        built = stock_config(config.family, {**ends, **fields})
-    if config.family != "xlnet":  # XLNet computes its positions and has no maximum length
-        # RoBERTa's positions start after the row of the padding token
-        behind = built.pad_token_id + 1 if config.family == "roberta" else 0
-        positions = built.max_position_embeddings - behind
-        if config.data.max_length > positions:
-            raise ValueError(
-                f"data.max_length={config.data.max_length} is more than the model's {positions} positions "
-                "(model.max_position_embeddings)"
-            )
-    return built
-
-
-def stock_config(family: str, fields: dict[str, Any]) -> Any:
-    """Build a transformers config. Unknown fields raise."""
-    known(fields, model_fields(family), "model.")
-    if family != "albert":
-        return AutoConfig.for_model(family, **fields)
-    share = fields.get("share", "all")
-    if share not in typing.get_args(Sharing):
-        raise ValueError(f"model.share={share!r}: {', '.join(typing.get_args(Sharing))}")
-    config = AutoConfig.for_model(family, **{name: value for name, value in fields.items() if name != "share"})
-    config.num_hidden_groups = 1 if share == "all" else config.num_hidden_layers
-    return config
-
-
-def share_layers(model: Any, share: Sharing) -> None:
-    """Share only the attention, or only the feed-forward modules, between ALBERT's layers.
-
-    Stock ALBERT shares all layers of a group. Here each layer is its own group, and the shared half is the same module
-    in every group. The file holds one copy per group, so stock transformers computes the same output.
-    """
-    parts = {"attention": ["attention"], "ffn": ["ffn", "ffn_output", "full_layer_layer_norm"]}
-    layers = [group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups]
-    for layer in layers[1:]:
-        for name in parts.get(share, []):
-            setattr(layer, name, getattr(layers[0], name))
-
-
-def fitting(tokenizer: Any, model: PreTrainedModel) -> Any:
-    """Return the tokenizer for this model. RoBERTa or GPT-2 with one segment gets a copy without token_type_ids."""
-    if getattr(model.config, "type_vocab_size", 1) > 1 or model.config.model_type not in ("roberta", "gpt2"):
-        return tokenizer
-    fitted = copy.copy(tokenizer)
-    fitted.model_input_names = ["input_ids", "attention_mask"]
-    return fitted

@@ -15,13 +15,15 @@ layers, absolute positions and language-model head. It predicts nothing useful a
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from debertakit.checkpoints import State, complete_config, merge_gdes, read_state, rename, to_ours, weights_file
 from debertakit.config import DebertaConfig
+from debertakit.pretraining.families import FAMILIES
 from debertakit.pretraining.settings import PretrainConfig
+from debertakit.protocols import Tokenizer
 from debertakit.text.tokenizers import load_tokenizer
 
 FINE_TUNED = ("classifier.", "qa_outputs.")
@@ -35,8 +37,8 @@ NEW = {
 
 def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) -> PretrainConfig:
     """Replace the recipe's model with the checkpoint's, and set the generator's shape."""
-    if config.family != "deberta":
-        raise ValueError(f"--init goes on from DeBERTa checkpoints; {config.name} is of the family {config.family}")
+    if not FAMILIES[config.family].continues:
+        raise ValueError(f"--init loads DeBERTa checkpoints; {config.name} is a recipe of the family {config.family}")
     theirs, _ = read(init)
     model = {name: getattr(theirs, name) for name in DebertaConfig.__annotations__}
     model |= {"model_type": theirs.model_type, "pos_att_type": list(theirs.pos_att_type)}
@@ -46,8 +48,8 @@ def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) 
         if file is None:
             if config.minutes is not None and rtd.warmup_steps is None:
                 raise ValueError(
-                    f"{init} has no generator; one is grown and trained alone first: say for how many steps, "
-                    "--set rtd.warmup_steps=N (without --minutes it is a tenth of the steps)"
+                    f"{init} has no generator, so a new one is trained alone first. With --minutes, set the number of "
+                    "these steps: --set rtd.warmup_steps=N"
                 )
             warmup = config.steps // 10 if rtd.warmup_steps is None else rtd.warmup_steps
             rtd = replace(rtd, warmup_steps=warmup)
@@ -63,31 +65,31 @@ def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) 
     return replace(config, model=model, rtd=rtd, init=_absolute(init), init_generator=_absolute(init_generator))
 
 
-def tokenizer_of(init: str) -> Any:
+def tokenizer_of(init: str) -> Tokenizer:
     """Load the tokenizer that the checkpoint was trained with."""
     try:
         return load_tokenizer(Path(init).parent if Path(init).is_file() else init)
     except ValueError as error:
-        raise ValueError(f"{error}; where the checkpoint has none, give its --tokenizer") from None
+        raise ValueError(f"{error}; pass the tokenizer of the checkpoint with --tokenizer") from None
 
 
-def load(models: Sequence[Any], init: str, init_generator: str | None = None) -> str:
+def load(models: Sequence[PreTrainedModel], init: str, init_generator: str | None = None) -> str:
     """Load a model, or a discriminator and its generator, from the checkpoint. Returns a one-line summary."""
     _, state = read(init)
-    line = f"going on from {init}"
+    line = f"starting from {init}"
     states = [state]
     if len(models) == 2:
         file = find_generator(init, init_generator)
         if file is None:
             states.append(state)  # same names: the generator loads those that it has
             layers = models[1].config.num_hidden_layers
-            line += f"; no generator there, grown from its lower {layers} layers"
+            line += f"; it has no generator, so one was made from its lower {layers} layers"
         else:
             _, generator = read(file)
             states = [merge_gdes(state, generator), generator]
             line += f"; generator from {file}"
     new = [piece for model, state in zip(models, states, strict=True) for piece in _fill(model, to_ours(state), init)]
-    return line + (f"; not in the file and so new: {', '.join(new)}" if new else "")
+    return line + (f"; not in the checkpoint, so newly initialised: {', '.join(new)}" if new else "")
 
 
 def read(name: str | Path) -> tuple[DebertaConfig, State]:
@@ -97,7 +99,7 @@ def read(name: str | Path) -> tuple[DebertaConfig, State]:
     state = {key: value.float() for key, value in rename(read_state(file)).items()}
     for key in state:
         if key.startswith(FINE_TUNED):
-            raise ValueError(f"{name} was fine-tuned (it holds {key}); go on from the checkpoint it was made from")
+            raise ValueError(f"{name} was fine-tuned (it contains {key}); use the checkpoint it was made from")
     return complete_config(config, state), state
 
 
@@ -113,7 +115,7 @@ def find_generator(init: str, given: str | None) -> Path | None:
         return None if given is None else weights_file(given)
 
 
-def _fill(model: Any, state: State, init: str) -> list[str]:
+def _fill(model: PreTrainedModel, state: State, init: str) -> list[str]:
     """Load the weights. Returns the names of missing parts; a missing encoder weight raises."""
     try:
         missing, _ = nn.Module.load_state_dict(model, state, strict=False)
@@ -121,7 +123,7 @@ def _fill(model: Any, state: State, init: str) -> list[str]:
         raise ValueError(f"{init} does not fit the model: {str(error).splitlines()[1].strip()}") from None
     lost = [key for key in missing if not any(name in key for name in NEW)]
     if lost:
-        raise ValueError(f"{init} lacks {len(lost)} tensors of the encoder, the first is {lost[0]}")
+        raise ValueError(f"{init} lacks {len(lost)} tensors of the encoder, for example {lost[0]}")
     return [what for name, what in NEW.items() if any(name in key for key in missing)]
 
 

@@ -9,15 +9,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from debertakit.pretraining.rtd import RtdTrainee
-from debertakit.pretraining.trainee import Trainee
+from debertakit.objectives.training_module import TrainingModule
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,11 @@ class World:
         dist.all_reduce(moved)
         return moved.to(values.device)
 
-    def gather(self, value: Any) -> list[Any]:
+    def gather(self, value: T) -> list[T]:
         """Gather every rank's object, in rank order; every rank gets the list."""
         if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.size
+        values = [value] * self.size
         dist.all_gather_object(values, value)
         return values
 
@@ -76,26 +80,22 @@ def stop(world: World) -> None:
         dist.destroy_process_group()
 
 
-def spread(trainee: Trainee | RtdTrainee, world: World) -> nn.Module:
-    """Move the trainee to its device, and shard it or wrap it with DDP. Returns the module to call."""
-    trainee.to(world.device)
+def wrap_distributed(module: TrainingModule, world: World) -> nn.Module:
+    """Move the module to its device, and shard it or wrap it with DDP. Returns the module to call."""
+    module.to(world.device)
     if world.sharded:
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard
-
         mesh = init_device_mesh(world.device.type, (world.size,))
         # The last layer stays in the root group: the mask decoder uses its parameters without calling it.
-        for model in trainee.models.values():
+        for model in module.models.values():
             for layer in layers(model)[:-1]:
                 fully_shard(layer, mesh=mesh)
-        fully_shard(trainee, mesh=mesh)
-        return trainee
+        fully_shard(module, mesh=mesh)
+        return module
     if world.size > 1:
-        from torch.nn.parallel import DistributedDataParallel
-
         devices = None if world.device.index is None else [world.device.index]
-        return DistributedDataParallel(trainee, device_ids=devices, find_unused_parameters=not trainee.trains_all)
-    return trainee
+        unused = not module.trains_all_parameters
+        return DistributedDataParallel(module, device_ids=devices, find_unused_parameters=unused)
+    return module
 
 
 def layers(module: nn.Module) -> list[nn.Module]:
@@ -104,12 +104,12 @@ def layers(module: nn.Module) -> list[nn.Module]:
 
 
 @contextmanager
-def gradients_travel(module: Any, now: bool) -> Iterator[None]:
-    """Synchronise gradients in this backward pass if ``now``; otherwise accumulate them locally."""
-    if hasattr(module, "set_requires_gradient_sync"):
-        module.set_requires_gradient_sync(now)
+def gradient_sync(module: nn.Module, enabled: bool) -> Iterator[None]:
+    """Synchronise gradients in this backward pass if ``enabled``; otherwise accumulate them locally."""
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(enabled)
         yield
-    elif hasattr(module, "no_sync") and not now:
+    elif isinstance(module, DistributedDataParallel) and not enabled:
         with module.no_sync():
             yield
     else:

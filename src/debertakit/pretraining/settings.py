@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from debertakit.objectives import Objectives
+from debertakit.objectives import Objectives, Rtd, classes
 from debertakit.precision import Precision
-from debertakit.pretraining.family import model_fields
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
 
@@ -48,42 +47,13 @@ class Data:
 
 
 @dataclass(frozen=True)
-class Rtd:
-    """Replaced-token detection (pretraining/rtd.py): a generator trained with MLM, and the model as discriminator."""
-
-    weight: float = 50.0
-    """Weight of the discriminator's loss: 50 in the paper, 10 in Microsoft's scripts."""
-    temperature: float = 1.0
-    sharing: Literal["gdes", "es", "nes"] = "gdes"
-    """Embedding tables: gradient-disentangled (gdes), one shared table (es), or separate tables (nes)."""
-    steps: Literal["decoupled", "joint"] = "decoupled"
-    """decoupled: update the generator, then the discriminator; joint: one update with the sum of both losses."""
-    generator_layers: int = 0
-    """0: half of the discriminator's layers."""
-    generator_width: float = 1.0
-    """Hidden size, heads and feed-forward size relative to the discriminator. ELECTRA uses a quarter to a third."""
-    warmup_steps: int | None = None
-    """Steps that train only the generator, with shared tables frozen, when a run starts from a checkpoint. None: a
-    tenth of the run if the checkpoint has no generator, otherwise 0."""
-
-    def __post_init__(self) -> None:
-        if self.weight <= 0 or self.temperature <= 0:
-            raise ValueError(f"rtd.weight={self.weight}, rtd.temperature={self.temperature}: both must be > 0")
-        if not 0 < self.generator_width <= 1:
-            raise ValueError(f"rtd.generator_width={self.generator_width}: must be > 0 and <= 1")
-        if self.generator_layers < 0 or (self.warmup_steps or 0) < 0:
-            raise ValueError("rtd.generator_layers and rtd.warmup_steps must be >= 0")
-        _one_of(self, "rtd.", "sharing", "steps")
-
-
-@dataclass(frozen=True)
 class PretrainConfig:
     name: str
     model: dict[str, Any]
     """Fields of the model family's config; vocab_size and special ids come from the tokenizer."""
-    family: Literal["deberta", "deberta-d", "bert", "roberta", "albert", "xlnet", "electra", "gpt2"] = "deberta"
-    """deberta and deberta-d (with a decoder) are our own models; the others are transformers' classes. ALBERT's
-    ``model`` also has the field share (all, attention, ffn or none): the part shared between layers."""
+    family: str = "deberta"
+    """Model family (families.py). deberta and deberta-d (with a decoder) are our own models; the others are
+    transformers' classes."""
     objectives: Objectives = field(default_factory=Objectives)
     masking: Masking = field(default_factory=Masking)
     optimizer: Optimizer = field(default_factory=Optimizer)
@@ -125,15 +95,19 @@ class PretrainConfig:
                 f"rtd.warmup_steps={self.rtd.warmup_steps} must be less than steps={self.steps}: "
                 "the discriminator is not trained during warm-up"
             )
-        objectives = self.objectives
-        if self.masking.one_mask_per_span and max(objectives.refinement, objectives.sbo, objectives.plm) > 0:
-            raise ValueError("refinement, sbo and plm need one position per token: set masking.one_mask_per_span=false")
-        if self.data.mode == "blocks" and max(objectives.nsp, objectives.sop) > 0:
-            raise ValueError("nsp and sop need single documents, but a block can span several: set data.mode=documents")
-        if self.family != "deberta" and (self.compile or self.parallel == "fsdp2"):
-            raise ValueError(f"compile and parallel=fsdp2 need family=deberta; {self.family} trains with ddp")
-        if self.rtd is not None and self.family not in ("deberta", "electra"):
-            raise ValueError(f"rtd supports the families deberta and electra, not {self.family}")
+        _check_choices(self, "precision", "parallel", "tracker")
+        self._check_objectives()
+        self._check_family()
+
+    def _check_objectives(self) -> None:
+        available = classes()
+        for name in self.objectives.weights:
+            if available[name].needs_row_per_token and self.masking.one_mask_per_span:
+                raise ValueError(f"{name} needs one position per token: set masking.one_mask_per_span=false")
+            if available[name].needs_documents and self.data.mode == "blocks":
+                raise ValueError(
+                    f"{name} needs single documents, but a block can span several: set data.mode=documents"
+                )
         if self.rtd is not None and set(self.objectives.weights) != {"mlm"}:
             raise ValueError(
                 f"rtd trains its generator with mlm only; the objectives are {', '.join(self.objectives.weights)}"
@@ -142,13 +116,29 @@ class PretrainConfig:
             raise ValueError("rtd replaces each masked token with one token: set masking.one_mask_per_span=false")
         if self.init_generator is not None and (self.rtd is None or self.init is None):
             raise ValueError("init_generator needs init and a recipe with rtd")
-        _one_of(self, "", "family", "precision", "parallel", "tracker")
+
+    def _check_family(self) -> None:
+        from debertakit.pretraining.families import FAMILIES, find_family  # listing the recipes needs no models
+
+        family = find_family(self.family)
+        if (self.compile or self.parallel == "fsdp2") and not family.scales:
+            names = " or ".join(name for name, other in FAMILIES.items() if other.scales)
+            raise ValueError(f"compile and parallel=fsdp2 need family={names}; {self.family} trains with ddp")
+        if self.rtd is not None and family.make_detector is None:
+            names = " and ".join(name for name, other in FAMILIES.items() if other.make_detector is not None)
+            raise ValueError(f"rtd supports the families {names}, not {self.family}")
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
 
 
-PARTS = {"objectives": Objectives, "masking": Masking, "optimizer": Optimizer, "data": Data, "rtd": Rtd}
+PARTS: dict[str, type] = {
+    "objectives": Objectives,
+    "masking": Masking,
+    "optimizer": Optimizer,
+    "data": Data,
+    "rtd": Rtd,
+}
 
 
 def from_json(text: str) -> PretrainConfig:
@@ -157,12 +147,12 @@ def from_json(text: str) -> PretrainConfig:
 
 
 def _from_dict(values: dict[str, Any]) -> PretrainConfig:
-    known(values, PretrainConfig, "")
+    check_names(values, _field_names(PretrainConfig), "")
     values = dict(values)
     for name, part in PARTS.items():
         if name == "rtd" and values.get(name) is None:
             continue
-        known(values[name], part, f"{name}.")
+        check_names(values[name], _field_names(part), f"{name}.")
         values[name] = part(**values[name])
     return PretrainConfig(**values)
 
@@ -182,33 +172,35 @@ def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:
         if not equals:
             raise ValueError(f"--set {assignment}: expected field=value")
         head, dot, name = path.partition(".")
-        known([head], PretrainConfig, "")
+        check_names([head], _field_names(PretrainConfig), "")
         nested = head == "model" or head in PARTS
         if nested != bool(dot):
             raise ValueError(
                 f"{path}: " + (f"set one of its fields, {head}.FIELD" if nested else f"{head} has no fields")
             )
         if head == "model":
-            values[head][name] = _model_value(values["family"], name, text)
+            values[head][name] = _parse_model_value(values["family"], name, text)
         elif nested:
             if values[head] is None:
                 raise ValueError(f"{path}: this recipe has no discriminator; use v3-tiny or another v3 recipe")
-            known([name], PARTS[head], f"{head}.")
+            check_names([name], _field_names(PARTS[head]), f"{head}.")
             values[head][name] = parse(text, typing.get_type_hints(PARTS[head])[name], path)
         else:
             values[head] = parse(text, typing.get_type_hints(PretrainConfig)[head], path)
     return _from_dict(values)
 
 
-def _model_value(family: str, name: str, text: str) -> Any:
-    kinds = model_fields(family)
-    known([name], kinds, "model.")
+def _parse_model_value(family: str, name: str, text: str) -> object:
+    from debertakit.pretraining.families import find_family
+
+    kinds = find_family(family).fields
+    check_names([name], kinds, "model.")
     if name == "pos_att_type":
         return [term for term in text.replace("|", ",").split(",") if term]
     return parse(text, kinds[name], f"model.{name}")
 
 
-def parse(text: str, kind: Any, name: str) -> Any:
+def parse(text: str, kind: object, name: str) -> object:
     """Convert a command-line value to the type of its field."""
     choices = typing.get_args(kind) if typing.get_origin(kind) in (typing.Union, types.UnionType) else (kind,)
     if type(None) in choices and text.lower() in ("none", "null", ""):
@@ -231,19 +223,23 @@ def parse(text: str, kind: Any, name: str) -> Any:
     raise ValueError(f"{name}={text!r}: expected {' or '.join(names)}")
 
 
-def _one_of(part: Any, where: str, *names: str) -> None:
-    hints = typing.get_type_hints(type(part))
+def _check_choices(config: PretrainConfig, *names: str) -> None:
+    hints = typing.get_type_hints(PretrainConfig)
     for name in names:
-        choices, value = typing.get_args(hints[name]), getattr(part, name)
+        choices, value = typing.get_args(hints[name]), getattr(config, name)
         if value not in choices:
-            raise ValueError(f"{where}{name}={value!r}: choose from {', '.join(choices)}")
+            raise ValueError(f"{name}={value!r}: choose from {', '.join(choices)}")
 
 
-def known(names: Iterable[str], kind: Any, where: str) -> None:
-    """Raise if a name is not a field of ``kind``, a dataclass or a dict of fields."""
-    choices = list(kind) if isinstance(kind, dict) else [f.name for f in dataclasses.fields(kind)]
+def check_names(names: Iterable[str], allowed: Iterable[str], prefix: str) -> None:
+    """Raise if a field name is not allowed. The error suggests the closest allowed name."""
+    choices = list(allowed)
     for name in names:
         if name not in choices:
             close = difflib.get_close_matches(name, choices, n=1)
-            hint = f"did you mean {where}{close[0]}?" if close else f"choose from {', '.join(choices)}"
-            raise ValueError(f"unknown field {where}{name}; {hint}")
+            hint = f"did you mean {prefix}{close[0]}?" if close else f"choose from {', '.join(choices)}"
+            raise ValueError(f"unknown field {prefix}{name}; {hint}")
+
+
+def _field_names(kind: type) -> list[str]:
+    return [each.name for each in dataclasses.fields(kind)]

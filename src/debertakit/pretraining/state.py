@@ -15,12 +15,10 @@ checkpoint intact, and a folder without ``.part`` that does not match its manife
 no state: the learning rate is a function of the step, or of the elapsed time.
 """
 
-import hashlib
 import json
-import os
 import random
-import shutil
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,10 +37,11 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from debertakit.checkpoints import State
-from debertakit.pretraining.backbones import fitting
+from debertakit.files import file_hash, remove, replacing, temporary_path, write_json
+from debertakit.objectives.training_module import TrainingModule
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.rtd import RtdTrainee
-from debertakit.pretraining.trainee import Trainee
+from debertakit.pretraining.families import fit_tokenizer
+from debertakit.protocols import Tokenizer
 
 MANIFEST = "manifest.json"
 
@@ -65,32 +64,33 @@ class Progress:
 
 def save(
     root: Path,
-    trainee: Trainee | RtdTrainee,
+    module: TrainingModule,
     optimizer: torch.optim.Optimizer,
     progress: Progress,
     world: World,
-    tokenizer: Any,
+    tokenizer: Tokenizer,
 ) -> Path:
     """Write a checkpoint. If this fails, the previous checkpoint stays intact."""
     final = root / f"step-{progress.step:08d}"
-    aside = final.with_name(final.name + ".part")
-    weights = _full_weights(trainee, world)
+    weights = _full_weights(module, world)
     generators = world.gather(_generators())
+    # All ranks write to the temporary folder, and the main process renames it.
+    writing: AbstractContextManager[Path] = replacing(final) if world.main else nullcontext(temporary_path(final))
     try:
-        if world.main:
-            shutil.rmtree(aside, ignore_errors=True)
-            aside.mkdir(parents=True)
-            _write_model(aside, trainee, weights, tokenizer)
-            torch.save(generators, aside / "rng.pt")
-            (aside / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
-        world.barrier()
-        _write_optimizer(aside, trainee, optimizer, world)
-        world.barrier()
-        if world.main:
-            seal(aside, final)
+        with writing as folder:
+            if world.main:
+                folder.mkdir(parents=True)
+                _write_model(folder, module, weights, tokenizer)
+                torch.save(generators, folder / "rng.pt")
+                (folder / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+            world.barrier()
+            _write_optimizer(folder, module, optimizer, world)
+            world.barrier()
+            if world.main:
+                write_manifest(folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         if world.main:
-            shutil.rmtree(aside, ignore_errors=True)
+            remove(temporary_path(final))
         before = newest(root)
         kept = f"the checkpoint of step {before[0]} is intact" if before else "there is no earlier checkpoint"
         raise OSError(
@@ -101,22 +101,14 @@ def save(
     return final
 
 
-def seal(aside: Path, final: Path) -> None:
-    """Flush every file, write the manifest with checksums, and rename the folder."""
-    files = {}
-    for path in sorted(p for p in aside.rglob("*") if p.is_file()):
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-        files[path.relative_to(aside).as_posix()] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
-    with (aside / MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(files, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-    _flush_folder(aside)
-    if final.exists():  # an older checkpoint of this step, for example a damaged one
-        shutil.rmtree(final)
-    aside.rename(final)
-    _flush_folder(final.parent)
+def write_manifest(folder: Path) -> None:
+    """Record the size and checksum of every file."""
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    entries = {
+        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_hash(path, "sha256")}
+        for path in files
+    }
+    write_json(folder / MANIFEST, entries)
 
 
 def prune(root: Path, keep_last: int) -> None:
@@ -127,63 +119,60 @@ def prune(root: Path, keep_last: int) -> None:
     keep = {folder for _, folder in found[-keep_last:]} | ({min(known, key=lambda f: known[f])} if known else set())
     for _, folder in found:
         if folder not in keep:
-            aside = folder.with_name(folder.name + ".part")  # a half-deleted folder must not look like a checkpoint
-            shutil.rmtree(aside, ignore_errors=True)
-            folder.rename(aside)
-            shutil.rmtree(aside, ignore_errors=True)
+            temporary = temporary_path(folder)  # a half-deleted folder must not look like a checkpoint
+            remove(temporary)
+            folder.rename(temporary)
+            remove(temporary)
 
 
-def _write_model(folder: Path, trainee: Trainee | RtdTrainee, weights: State, tokenizer: Any) -> None:
+def _write_model(folder: Path, module: TrainingModule, weights: State, tokenizer: Tokenizer) -> None:
     # The same files as save_pretrained, but without its progress bar, and always with one weights file.
-    for name, model in trainee.models.items():
+    for name, model in module.models.items():
         inside = folder if name == "model" else folder / name
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(inside)
-        if tokenizer is not None:
-            fitting(tokenizer, model).save_pretrained(inside)
-    for file, tensors in trainee.to_files(weights).items():
-        save_file(_apart(tensors), folder / file, metadata={"format": "pt"})
+        fit_tokenizer(tokenizer, model).save_pretrained(inside)
+    for file, tensors in module.to_files(weights).items():
+        save_file(_unshared(tensors), folder / file, metadata={"format": "pt"})
 
 
-def _write_optimizer(
-    folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World
-) -> None:
+def _write_optimizer(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> None:
     if world.sharded:
         import torch.distributed.checkpoint as dcp
 
-        dcp.save({"optimizer": get_optimizer_state_dict(trainee, optimizer)}, checkpoint_id=folder / "optimizer")
+        dcp.save({"optimizer": get_optimizer_state_dict(module, optimizer)}, checkpoint_id=folder / "optimizer")
     elif world.main:
         torch.save(optimizer.state_dict(), folder / "optimizer.pt")
 
 
-def _full_weights(trainee: Trainee | RtdTrainee, world: World) -> State:
+def _full_weights(module: TrainingModule, world: World) -> State:
     """All weights on the CPU; under FSDP2 only on the main process."""
     if world.sharded:
         options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-        gathered: dict[str, Any] = get_model_state_dict(trainee, options=options)
+        gathered: dict[str, Any] = get_model_state_dict(module, options=options)
         return {key: value.contiguous() for key, value in gathered.items()}
-    tied = _tied(trainee)  # transformers ties them again on load
-    state = {key: value for key, value in trainee.state_dict().items() if key not in tied}
+    tied = _tied(module)  # transformers ties them again on load
+    state = {key: value for key, value in module.state_dict().items() if key not in tied}
     return {key: value.detach().cpu().contiguous() for key, value in state.items()}
 
 
-def _tied(trainee: Trainee | RtdTrainee) -> dict[str, str]:
+def _tied(module: TrainingModule) -> dict[str, str]:
     """Map each tied weight to its source, for example an output matrix to the word table."""
     return {
         f"{name}.{key}": f"{name}.{source}"
-        for name, model in trainee.models.items()
+        for name, model in module.models.items()
         for key, source in model.all_tied_weights_keys.items()
     }
 
 
-def _apart(tensors: State) -> State:
+def _unshared(tensors: State) -> State:
     """Clone tensors that share memory (ALBERT's shared layers): the file stores each one separately."""
     seen: set[int] = set()
-    apart = {}
+    unshared = {}
     for key, tensor in tensors.items():
-        apart[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
+        unshared[key] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
-    return apart
+    return unshared
 
 
 # ------------------------------------------------------------------------------------------------------- reading
@@ -209,44 +198,42 @@ def damage(folder: Path) -> str | None:
                 return f"{name} is missing"
             if path.stat().st_size != expected["bytes"]:
                 return f"{name} has {path.stat().st_size} bytes, {expected['bytes']} were written"
-            if _sha256(path) != expected["sha256"]:
+            if file_hash(path, "sha256") != expected["sha256"]:
                 return f"the content of {name} has changed"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         return f"unreadable {MANIFEST}: {error}"
     return None
 
 
-def load(folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World) -> Progress:
+def load(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> Progress:
     """Restore weights, optimizer and random generators from a checkpoint. Returns its progress."""
     files = {path.relative_to(folder).as_posix(): load_file(path) for path in folder.rglob("*.safetensors")}
-    weights: dict[str, Any] = trainee.from_files(files)
-    weights |= {key: weights[source] for key, source in _tied(trainee).items()}
+    weights: dict[str, Any] = module.from_files(files)  # invariant in torch's annotations
+    weights |= {key: weights[source] for key, source in _tied(module).items()}
     if world.sharded:
-        set_model_state_dict(trainee, weights, options=StateDictOptions(full_state_dict=True))
+        set_model_state_dict(module, weights, options=StateDictOptions(full_state_dict=True))
     else:
-        missing, unexpected = nn.Module.load_state_dict(trainee, weights, strict=False)
+        missing, unexpected = nn.Module.load_state_dict(module, weights, strict=False)
         if missing or unexpected:
             raise ValueError(
                 f"{folder} belongs to another model: {len(missing)} tensors missing, {len(unexpected)} unexpected"
             )
-    _read_optimizer(folder, trainee, optimizer, world)
+    _read_optimizer(folder, module, optimizer, world)
     generators = torch.load(folder / "rng.pt", weights_only=True)
     if world.rank < len(generators):  # additional ranks keep their initial seed
         _restore(generators[world.rank])
     return Progress(**json.loads((folder / "progress.json").read_text(encoding="utf-8")))
 
 
-def _read_optimizer(
-    folder: Path, trainee: Trainee | RtdTrainee, optimizer: torch.optim.Optimizer, world: World
-) -> None:
+def _read_optimizer(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> None:
     if world.sharded != (folder / "optimizer").exists():
         raise ValueError(f"{folder} was written with parallel={'ddp' if world.sharded else 'fsdp2'}; resume with that")
     if world.sharded:
         import torch.distributed.checkpoint as dcp
 
-        state = get_optimizer_state_dict(trainee, optimizer)
+        state = get_optimizer_state_dict(module, optimizer)
         dcp.load({"optimizer": state}, checkpoint_id=folder / "optimizer")
-        set_optimizer_state_dict(trainee, optimizer, state)
+        set_optimizer_state_dict(module, optimizer, state)
     else:
         optimizer.load_state_dict(torch.load(folder / "optimizer.pt", weights_only=True, map_location=world.device))
 
@@ -286,21 +273,3 @@ def _restore(state: dict[str, Any]) -> None:
     np.random.set_state(("MT19937", keys.numpy().astype(np.uint32), *rest))
     version, internal, gauss = state["python"]
     random.setstate((version, tuple(internal), gauss))
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
-def _flush_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -56,7 +56,7 @@ class Trained:
     tokenizer: Any
     before: dict[str, float]
     after: dict[str, float]
-    trainee: Any
+    module: Any
     """After the last step."""
     optimizer: Any
     folder: Path
@@ -76,16 +76,16 @@ def trained(materials, tmp_path_factory):
         for step in range(STEPS):
             if step == SAVED:
                 folder = state.save(
-                    tmp_path_factory.mktemp(name), run.trainee, run.optimizer, run.progress, World(), tokenizer
+                    tmp_path_factory.mktemp(name), run.module, run.optimizer, run.progress, World(), tokenizer
                 )
             train_step(run, 0.0)
         after = evaluate(run)
         torch.manual_seed(99)
         again = make_run(config, corpus, tokenizer, World())
-        again.progress = state.load(folder, again.trainee, again.optimizer, World())
+        again.progress = state.load(folder, again.module, again.optimizer, World())
         while again.progress.step < STEPS:
             train_step(again, 0.0)
-        return Trained(config, tokenizer, before, after, run.trainee, run.optimizer, folder, again)
+        return Trained(config, tokenizer, before, after, run.module, run.optimizer, folder, again)
 
     return train
 
@@ -107,7 +107,7 @@ def test_it_learns(trained, name):
 @each(EVERY)
 def test_it_resumes_exactly(trained, name):
     result = trained(name)
-    ours, theirs = result.trainee.state_dict(), result.again.trainee.state_dict()
+    ours, theirs = result.module.state_dict(), result.again.module.state_dict()
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[key], theirs[key]) for key in ours)
     moments = [optimizer.state_dict()["state"] for optimizer in (result.optimizer, result.again.optimizer)]
@@ -119,10 +119,10 @@ def test_every_parameter_learns(trained, name):
     """DDP waits for the gradient of every parameter."""
     result = trained(name)
     run = result.again
-    part = run.trainee.prepare(run.packing.batch(0), run.context, 0.0)
-    loss, _ = run.trainee(part, torch.tensor(part.counts(), dtype=torch.float32))
+    part = run.module.prepare(run.packing.batch(0), run.context, 0.0)
+    loss, _ = run.module(part, torch.tensor(part.counts(), dtype=torch.float32))
     loss.backward()
-    missing = [key for key, p in run.trainee.named_parameters() if p.requires_grad and p.grad is None]
+    missing = [key for key, p in run.module.named_parameters() if p.requires_grad and p.grad is None]
     run.optimizer.zero_grad(set_to_none=True)
     assert not missing
 
@@ -138,18 +138,18 @@ def test_stock_transformers_computes_the_same(trained, name):
     if result.config.family != "deberta":
         spanbert = result.config.objectives.sbo > 0
         assert type(stock).__name__ == ("BertForMaskedLM" if spanbert else CLASSES[result.config.family])
-    trainee = saved_trainee(result)
-    part = trainee.prepare(result.again.packing.batch(0), result.again.context, 0.0)
+    module = saved_module(result)
+    part = module.prepare(result.again.packing.batch(0), result.again.context, 0.0)
     (view,) = part.views.values()
     rows = torch.arange(len(view.ids)) if view.order is None else torch.from_numpy(view.masked.positions)
     with torch.no_grad():
-        _, hidden = trainee.backbone.hidden_rows(view, None, rows)
-        words = trainee.backbone.word_logits(hidden)
+        _, hidden = module.backbone.hidden_rows(view, None, rows)
+        words = module.backbone.word_logits(hidden)
     found = expected(view, rows)
     torch.testing.assert_close(words, found, rtol=1e-4, atol=1e-4)
-    if trainee.backbone.has_pair_head:
+    if module.backbone.has_pair_head:
         with torch.no_grad():
-            pairs = trainee.backbone.pair_logits(hidden[view.starts])
+            pairs = module.backbone.pair_logits(hidden[view.starts])
         torch.testing.assert_close(pairs, torch.cat([expected.pairs(ids, s) for ids, s in sequences(view)]))
         assert not (result.folder / "heads.safetensors").exists()
     # the encoder alone, and the tokenizer, as most people load them
@@ -206,11 +206,11 @@ def sequences(view):
     return [(ids[None], s) for ids, s in zip(view.ids.split(lengths), segments, strict=True)]
 
 
-def saved_trainee(result):
-    """The trainee as saved at step SAVED."""
+def saved_module(result):
+    """The module as saved at step SAVED."""
     run = result.again
-    state.load(result.folder, run.trainee, run.optimizer, World())
-    return run.trainee.eval()
+    state.load(result.folder, run.module, run.optimizer, World())
+    return run.module.eval()
 
 
 @pytest.mark.slow
@@ -218,7 +218,7 @@ def test_albert_shares_what_it_says(trained, materials):
     counts = {}
     for share in ("all", "ffn", "attention", "none"):
         corpus, tokenizer = materials("wordpiece")
-        model = make_run(shrunk("albert-tiny", f"model.share={share}"), corpus, tokenizer, World()).trainee.model
+        model = make_run(shrunk("albert-tiny", f"model.share={share}"), corpus, tokenizer, World()).module.model
         counts[share] = sum(p.numel() for p in model.parameters())
     assert counts["all"] < counts["attention"]
     assert counts["all"] < counts["ffn"]
@@ -238,13 +238,13 @@ def test_albert_shares_what_it_says(trained, materials):
 def test_roberta_counts_positions_from_behind_the_padding(trained):
     run = trained("roberta-tiny").again
     seen = []
-    hook = run.trainee.model.roberta.embeddings.position_embeddings.register_forward_pre_hook(
+    hook = run.module.model.roberta.embeddings.position_embeddings.register_forward_pre_hook(
         lambda _, args: seen.append(args[0])
     )
-    view = run.trainee.prepare(run.packing.batch(0), run.context, 0.0).views["masked"]
-    run.trainee.backbone.hidden_rows(view, None, torch.tensor([0]))
+    view = run.module.prepare(run.packing.batch(0), run.context, 0.0).views["masked"]
+    run.module.backbone.hidden_rows(view, None, torch.tensor([0]))
     hook.remove()
-    pad = run.trainee.model.config.pad_token_id
+    pad = run.module.model.config.pad_token_id
     for row, length in zip(seen[0], view.lengths.tolist(), strict=True):
         assert row[:length].tolist() == list(range(pad + 1, pad + 1 + length))
     tokenizer = transformers.AutoTokenizer.from_pretrained(trained("roberta-tiny").folder)
@@ -265,13 +265,13 @@ def test_padding_changes_nothing(materials):
     corpus, tokenizer = materials("wordpiece")
     for name in ("bert-tiny", "albert-tiny"):
         run = make_run(shrunk(name), corpus, tokenizer, World())
-        trainee = randomise(run.trainee, std=0.2).eval()
-        view = trainee.prepare(run.packing.batch(0), run.context, 0.0).views["masked"]
+        module = randomise(run.module, std=0.2).eval()
+        view = module.prepare(run.packing.batch(0), run.context, 0.0).views["masked"]
         assert len(set(view.lengths.tolist())) > 1
         with torch.no_grad():
-            _, rows = trainee.backbone.hidden_rows(view, None, torch.arange(len(view.ids)))
+            _, rows = module.backbone.hidden_rows(view, None, torch.arange(len(view.ids)))
             alone = torch.cat(
-                [trainee.model.base_model(ids, token_type_ids=s).last_hidden_state[0] for ids, s in sequences(view)]
+                [module.model.base_model(ids, token_type_ids=s).last_hidden_state[0] for ids, s in sequences(view)]
             )
         torch.testing.assert_close(rows, alone, rtol=1e-4, atol=1e-4)
 

@@ -20,10 +20,10 @@ def recipe(name: str) -> PretrainConfig:
     """Look up a recipe by name, or load the run.json of an earlier run."""
     if name.endswith(".json"):
         if not Path(name).is_file():
-            raise ValueError(f"no config of a run at {name}")
+            raise ValueError(f"no run.json at {name}")
         return settings.load(Path(name))
     if name not in RECIPES:
         close = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(RECIPES)}, or give a run.json"
+        hint = f"did you mean {close[0]}?" if close else f"choose from {', '.join(RECIPES)}, or pass a run.json"
         raise ValueError(f"unknown recipe {name!r}; {hint}")
     return RECIPES[name]()

@@ -6,8 +6,9 @@ rate of base and small (6e-4 or 5e-4), and none gives the rate of xsmall.
 
 from dataclasses import replace
 
+from debertakit.objectives import Rtd
 from debertakit.pretraining.recipes.deberta import tiny, without_vocabulary
-from debertakit.pretraining.settings import Data, PretrainConfig, Rtd
+from debertakit.pretraining.settings import Data, PretrainConfig
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
 

@@ -26,26 +26,26 @@ Tokens are sampled with the inverse CDF, from one number in [0, 1) per masked to
 (seed, chunk, epoch): like the masks, they do not depend on batch size, processes or interruptions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import AutoModelForPreTraining
+from transformers import PreTrainedModel
 
 from debertakit.checkpoints import State, merge_gdes
-from debertakit.heads import DebertaForReplacedTokenDetection
-from debertakit.objectives.base import Asked, Context, View, as_tensor, masked_view
-from debertakit.pretraining.backbones import detection_logits, make_backbone, make_config, make_model
-from debertakit.pretraining.settings import PretrainConfig, Rtd
-from debertakit.pretraining.trainee import Phase
-from debertakit.text.manifest import Vocabulary
+from debertakit.objectives import Rtd, Sharing
+from debertakit.objectives.base import Backbone, Context, Targets, View, as_tensor, masked_targets, masked_view
+from debertakit.objectives.mlm import MaskedLanguageModelling
+from debertakit.objectives.random_streams import REPLACEMENT, chunk_generator
+from debertakit.objectives.training_module import HEADS_FILE, MODEL_FILE, Gather, TrainingModule, without_prefix
 from debertakit.text.masking import Masked
 from debertakit.text.packing import PackedBatch
 
+GENERATOR_FILE = "generator/model.safetensors"
 RESIDUAL = "._weight"  # Microsoft's name for E_d
 
 
@@ -57,7 +57,7 @@ class RtdPart:
     """Input of the generator."""
     text: View
     """The original text."""
-    hidden: Asked
+    masked_tokens: Targets
     """Masked rows and their original tokens."""
     draws: Tensor
     """[M]: uniform numbers in [0, 1) for sampling."""
@@ -73,47 +73,59 @@ class RtdPart:
         return len(self.text.ids)
 
     def counts(self) -> list[int]:
-        return [len(self.hidden.targets), len(self.counted)]
+        return [len(self.masked_tokens.labels), len(self.counted)]
 
     def to(self, device: torch.device) -> "RtdPart":
         draws, counted = self.draws.to(device), self.counted.to(device)
-        return RtdPart(self.masked.to(device), self.text.to(device), self.hidden.to(device), draws, counted)
+        return RtdPart(self.masked.to(device), self.text.to(device), self.masked_tokens.to(device), draws, counted)
 
     def replaced(self) -> View:
         """Input of the discriminator: the text with the sampled tokens."""
         assert self.sampled is not None
-        return replace(self.text, ids=self.text.ids.index_copy(0, self.hidden.rows, self.sampled))
+        return replace(self.text, ids=self.text.ids.index_copy(0, self.masked_tokens.rows, self.sampled))
 
     def labels(self) -> Tensor:
         """[counted]: True if the token differs from the original."""
         return (self.replaced().ids != self.text.ids)[self.counted]
 
 
-class RtdTrainee(nn.Module):
-    """Discriminator (``model``, the result) and generator in one module, with the interface of ``Trainee``."""
+class ReplacedTokenDetection(TrainingModule[RtdPart]):
+    """Discriminator (``model``, the result) and generator in one module."""
 
+    pipeline_tag = "feature-extraction"
     ordinary: Tensor
     """Ids of the non-special tokens, which may be sampled."""
 
-    def __init__(self, model: Any, generator: Any, options: Rtd, vocabulary: Vocabulary, *, fresh: bool = True):
+    def __init__(
+        self,
+        discriminator: Backbone,
+        generator: Backbone,
+        options: Rtd,
+        vocabulary_size: int,
+        special_ids: Sequence[int],
+        *,
+        new: bool = True,
+    ):
+        """``new``: the discriminator's tables are randomly initialised, not those of a checkpoint."""
         super().__init__()
-        self.model, self.generator = model, generator
+        self.model, self.generator = discriminator.model, generator.model
+        self.discriminator_backbone, self.generator_backbone = discriminator, generator
+        self.mlm = MaskedLanguageModelling(generator)
         self.options = options
         self.weights = {"mlm": 1.0, "rtd": options.weight}
-        self.shared = share(model, generator, options.sharing, fresh)
-        ordinary = np.setdiff1d(np.arange(vocabulary["size"]), vocabulary["special"])
+        self.shared = share(self.model, self.generator, options.sharing, new)
+        ordinary = np.setdiff1d(np.arange(vocabulary_size), special_ids)
         self.register_buffer("ordinary", as_tensor(ordinary), persistent=False)
-        self.backbone = make_backbone(generator)
 
     @property
-    def models(self) -> dict[str, Any]:
+    def models(self) -> dict[str, PreTrainedModel]:
         return {"model": self.model, "generator": self.generator}
 
     @property
-    def trains_all(self) -> bool:
+    def trains_all_parameters(self) -> bool:
         return self.options.steps == "joint" and not self.options.warmup_steps
 
-    def phases(self, step: int) -> tuple[Phase, ...]:
+    def phases(self, step: int) -> tuple[str, ...]:
         if step < (self.options.warmup_steps or 0):
             return ("warmup",)
         return ("all",) if self.options.steps == "joint" else ("generator", "discriminator")
@@ -125,87 +137,71 @@ class RtdTrainee(nn.Module):
         return RtdPart(
             masked=view,
             text=replace(view, ids=torch.from_numpy(batch.input_ids)),
-            hidden=Asked(as_tensor(view.masked.positions), as_tensor(view.masked.targets)),
+            masked_tokens=masked_targets(view),
             draws=torch.from_numpy(draw(batch, view.masked, context.seed)),
             counted=as_tensor(np.flatnonzero(~special)),
         )
 
-    def forward(self, part: RtdPart, totals: Tensor, phase: Phase = "all") -> tuple[Tensor, Tensor]:
-        """As ``Trainee.forward``. Losses that the phase does not compute are zero."""
-        loss, figures = totals.new_zeros(()), totals.new_zeros(2, 2)
-        hidden, counted = totals.clamp(min=1).unbind()
+    def forward(self, part: RtdPart, totals: Tensor, phase: str = "all") -> tuple[Tensor, Tensor]:
+        """Losses that the phase does not compute are zero."""
+        loss, sums = totals.new_zeros(()), totals.new_zeros(2, 2)
+        masked, counted = totals.clamp(min=1).unbind()
         for embedding in self.shared:  # warm-up freezes the discriminator, and so its embeddings
             embedding.weight.requires_grad_(phase != "warmup")
         if phase != "discriminator":
-            rows, _ = self.backbone.hidden_rows(part.masked, part.hidden.rows, None)
+            rows, _ = self.generator_backbone.hidden_rows(part.masked, part.masked_tokens.rows, None)
             assert rows is not None
-            words = self.backbone.word_logits(rows).float()  # [M, vocabulary]
-            mlm = F.cross_entropy(words, part.hidden.targets, reduction="sum")
+            words = self.generator_backbone.word_logits(rows).float()  # [M, vocabulary]
+            mlm = self.mlm.outcome(words, part.masked_tokens.labels)
             part.sampled = sample(words.detach(), part.draws, self.ordinary, self.options.temperature)
-            loss = loss + mlm / hidden
-            figures[0, 0] = mlm.detach()
-            if not self.training:
-                figures[0, 1] = (words.argmax(-1) == part.hidden.targets).sum()
+            loss = loss + mlm.loss / masked
+            sums[0] = torch.stack([mlm.loss.detach(), mlm.correct])
         if phase in ("all", "discriminator"):
-            scores = detection_logits(self.model, part.replaced())[part.counted].float()
+            scores = self.discriminator_backbone.detection_logits(part.replaced())[part.counted].float()
             labels = part.labels()
             rtd = F.binary_cross_entropy_with_logits(scores, labels.float(), reduction="sum")
             loss = loss + self.options.weight * rtd / counted
-            figures[1, 0] = rtd.detach()
+            sums[1, 0] = rtd.detach()
             if not self.training:
-                figures[1, 1] = ((scores > 0) == labels).sum()
+                sums[1, 1] = ((scores > 0) == labels).sum()
                 part.scores = scores
-        return loss, figures
+        return loss, sums
 
-    def further_figures(self, parts: list[RtdPart], gather: Any) -> dict[str, float]:
-        """ELECTRA's metrics other than loss and accuracy. ``gather`` collects the tensors of all ranks."""
+    def metrics(self, name: str, loss: float, accuracy: float) -> dict[str, float]:
+        """Detection is binary and has no perplexity."""
+        return self.mlm.metrics(loss, accuracy) if name == "mlm" else {"loss": loss, "accuracy": accuracy}
+
+    def extra_metrics(self, parts: Sequence[RtdPart], gather: Gather) -> dict[str, float]:
+        """ELECTRA's metrics other than loss and accuracy."""
         scores = torch.cat(gather(torch.cat([part.scores.cpu() for part in parts if part.scores is not None])))
         labels = torch.cat(gather(torch.cat([part.labels().cpu() for part in parts])))
-        hidden = sum(gather(sum(part.counts()[0] for part in parts)))
+        masked = sum(gather(sum(part.counts()[0] for part in parts)))
         found = scores > 0
-        right = float((found & labels).sum())
+        correct = float((found & labels).sum())
         return {
-            "replaced": float(labels.sum()) / max(hidden, 1),
-            "rtd_precision": right / max(int(found.sum()), 1),
-            "rtd_recall": right / max(int(labels.sum()), 1),
+            "replaced": float(labels.sum()) / max(masked, 1),
+            "rtd_precision": correct / max(int(found.sum()), 1),
+            "rtd_recall": correct / max(int(labels.sum()), 1),
             "rtd_auc": area_under_curve(scores, labels),
         }
 
     def to_files(self, weights: State) -> dict[str, State]:
         """Merge the tables for the discriminator's file. E_d is saved separately, for an exact resume."""
-        discriminator, generator = (_under(f"{name}.", weights) for name in ("model", "generator"))
+        discriminator, generator = without_prefix("model.", weights), without_prefix("generator.", weights)
         residuals = {key: value for key, value in discriminator.items() if key.endswith(RESIDUAL)}
         merged = merge_gdes(discriminator, generator)
         files = {
-            "model.safetensors": {key: value for key, value in merged.items() if key not in residuals},
-            "generator/model.safetensors": generator,
+            MODEL_FILE: {key: value for key, value in merged.items() if key not in residuals},
+            GENERATOR_FILE: generator,
         }
-        return {**files, "heads.safetensors": residuals} if residuals else files
+        return {**files, HEADS_FILE: residuals} if residuals else files
 
     def from_files(self, files: dict[str, State]) -> State:
-        residuals = files.get("heads.safetensors", {})
+        residuals = files.get(HEADS_FILE, {})
         tables = {key.removesuffix(RESIDUAL) + ".weight" for key in residuals}
-        discriminator = {key: value for key, value in files["model.safetensors"].items() if key not in tables}
+        discriminator = {key: value for key, value in files[MODEL_FILE].items() if key not in tables}
         weights = {f"model.{key}": value for key, value in {**discriminator, **residuals}.items()}
-        return weights | {f"generator.{key}": value for key, value in files["generator/model.safetensors"].items()}
-
-
-def make_pair(config: PretrainConfig, tokenizer: Any) -> tuple[Any, Any]:
-    """Build the discriminator and generator, randomly initialised. Only the generator has a mask decoder."""
-    assert config.rtd is not None
-    full, width = make_config(config, tokenizer), config.rtd.generator_width
-    shape = {
-        "num_hidden_layers": config.rtd.generator_layers or max(full.num_hidden_layers // 2, 1),
-        "hidden_size": round(full.hidden_size * width),
-        "num_attention_heads": max(round(full.num_attention_heads * width), 1),
-        "intermediate_size": round(full.intermediate_size * width),
-        "embedding_size": full.embedding_size,
-    }
-    generator = make_model(replace(config, model={**config.model, **shape}), tokenizer)
-    if config.family == "electra":
-        return AutoModelForPreTraining.from_config(full), generator
-    full.emd_steps = 0
-    return DebertaForReplacedTokenDetection(full), generator
+        return weights | {f"generator.{key}": value for key, value in files[GENERATOR_FILE].items()}
 
 
 class DisentangledEmbedding(nn.Module):
@@ -220,10 +216,10 @@ class DisentangledEmbedding(nn.Module):
         return F.embedding(ids, self._generator[0].weight.detach()) + F.embedding(ids, self._weight)
 
 
-def share(model: Any, generator: Any, sharing: str, fresh: bool) -> tuple[nn.Embedding, ...]:
+def share(model: PreTrainedModel, generator: PreTrainedModel, sharing: Sharing, new: bool) -> tuple[nn.Embedding, ...]:
     """Share the embedding tables. Returns the generator's embeddings that the discriminator also reads.
 
-    If ``fresh``, E_d starts at zero. Otherwise the discriminator's tables keep their values: gdes sets E_d = E_D - E_G,
+    If ``new``, E_d starts at zero. Otherwise the discriminator's tables keep their values: gdes sets E_d = E_D - E_G,
     es copies them to the generator.
     """
     ours, theirs = model.base_model.embeddings, generator.base_model.embeddings
@@ -236,15 +232,15 @@ def share(model: Any, generator: Any, sharing: str, fresh: bool) -> tuple[nn.Emb
         other = getattr(theirs, name)
         if other.weight.shape != table.weight.shape:
             raise ValueError(
-                f"rtd.sharing={sharing}: the {name} of the generator are {list(other.weight.shape)}, those of the "
-                f"discriminator {list(table.weight.shape)}; only nes can do that"
+                f"rtd.sharing={sharing} needs embeddings of equal shape: {name} is {list(other.weight.shape)} in the "
+                f"generator and {list(table.weight.shape)} in the discriminator. Use rtd.sharing=nes"
             )
         if sharing == "es":
-            if not fresh:
+            if not new:
                 other.weight.data.copy_(table.weight)
             table.weight = other.weight
         else:
-            residual = (table.weight - other.weight).detach() * (not fresh)
+            residual = (table.weight - other.weight).detach() * (not new)
             setattr(ours, name, DisentangledEmbedding(other, residual))
         shared.append(other)
     return tuple(shared)
@@ -254,7 +250,7 @@ def draw(batch: PackedBatch, masked: Masked, seed: int) -> NDArray[np.float32]:
     """Draw a number in [0, 1) for each masked token."""
     before = np.searchsorted(masked.positions, np.cumsum(masked.lengths))
     keys = zip(batch.chunks, batch.epochs, np.diff(before, prepend=0), strict=True)
-    draws = [np.random.default_rng([seed, int(c), int(e), 2]).random(n, np.float32) for c, e, n in keys]
+    draws = [chunk_generator(seed, c, e, REPLACEMENT).random(n, np.float32) for c, e, n in keys]
     return np.concatenate(draws)
 
 
@@ -274,7 +270,3 @@ def area_under_curve(scores: Tensor, labels: Tensor) -> float:
     _, which, counts = torch.unique(scores, return_inverse=True, return_counts=True)
     ranks = counts.cumsum(0).double() - (counts - 1) / 2  # mean rank of equal scores
     return float((ranks[which][labels].sum() - positive * (positive + 1) / 2) / (positive * negative))
-
-
-def _under(prefix: str, weights: State) -> State:
-    return {key.removeprefix(prefix): value for key, value in weights.items() if key.startswith(prefix)}

@@ -12,17 +12,19 @@ from safetensors.torch import load_file
 from scipy.stats import chisquare
 
 from debertakit.heads import DebertaForMaskedLM, DebertaForReplacedTokenDetection
+from debertakit.objectives.rtd import area_under_curve, sample
 from debertakit.pretraining import state
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.loop import evaluate, make_run, pretrain, train_step
 from debertakit.pretraining.recipes import recipe
-from debertakit.pretraining.rtd import area_under_curve, sample
 from debertakit.pretraining.settings import override
 from debertakit.text.corpus import prepare
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.training.log import read
 from tests.pretraining.material import config, cut_short, same
 from tests.pretraining.worker import torchrun
+
+pytestmark = pytest.mark.usefixtures("exact_sums")
 
 ELECTRA = ("model.embedding_size=32",)
 TABLE = "deberta.embeddings.word_embeddings"
@@ -34,16 +36,16 @@ def run_of(corpus, tokenizer, *assignments, name="v3-tiny"):
 
 
 def part_of(run, step=0):
-    return run.trainee.prepare(run.packing.batch(step), run.context, 0.0)
+    return run.module.prepare(run.packing.batch(step), run.context, 0.0)
 
 
 def backward(run, part, phase):
     """Gradients of one phase, by parameter name."""
-    run.trainee.zero_grad(set_to_none=True)
+    run.module.zero_grad(set_to_none=True)
     totals = torch.tensor(part.counts(), dtype=torch.float32)
-    loss, _ = run.trainee(part, totals, phase)
+    loss, _ = run.module(part, totals, phase)
     loss.backward()
-    return {name: p.grad.clone() for name, p in run.trainee.named_parameters() if p.grad is not None}
+    return {name: p.grad.clone() for name, p in run.module.named_parameters() if p.grad is not None}
 
 
 def padded(ids, lengths, fill=0):
@@ -54,19 +56,19 @@ def padded(ids, lengths, fill=0):
 
 
 def losses_by_the_models_own_forward(run, part):
-    """Compute both mean losses with the padded public forward and its labels, without code of the trainee."""
+    """Compute both mean losses with the padded public forward and its labels, without code of the module."""
     lengths = part.text.lengths
     mask = padded(torch.ones_like(part.text.ids), lengths)
     hidden = torch.full_like(part.text.ids, -100)
-    hidden[part.hidden.rows] = part.text.ids[part.hidden.rows]
-    generator = run.trainee.generator(
+    hidden[part.masked_tokens.rows] = part.text.ids[part.masked_tokens.rows]
+    generator = run.module.generator(
         padded(part.masked.ids, lengths), attention_mask=mask, labels=padded(hidden, lengths, -100)
     )
     ids = part.text.ids.clone()
-    ids[part.hidden.rows] = part.sampled
+    ids[part.masked_tokens.rows] = part.sampled
     special = torch.isin(part.text.ids, torch.tensor(run.context.shards.vocabulary["special"]))
     labels = torch.where(special, -100, (ids != part.text.ids).long())
-    detector = run.trainee.model(padded(ids, lengths), attention_mask=mask, labels=padded(labels, lengths, -100))
+    detector = run.module.model(padded(ids, lengths), attention_mask=mask, labels=padded(labels, lengths, -100))
     return generator.loss, detector.loss
 
 
@@ -89,10 +91,10 @@ def test_words_are_drawn_by_their_probability():
 def test_special_words_and_rows_without_a_word_are_never_drawn(corpus, tokenizer):
     run = run_of(corpus, tokenizer, f"model.vocab_size={len(tokenizer) + 20}")
     allowed = set(range(len(tokenizer))) - set(tokenizer.all_special_ids)
-    bias = run.trainee.generator.lm_predictions.lm_head.bias.data
+    bias = run.module.generator.lm_predictions.lm_head.bias.data
     bias[[i for i in range(len(bias)) if i not in allowed]] = 100.0
     part = part_of(run)
-    run.trainee(part, torch.ones(2))
+    run.module(part, torch.ones(2))
     assert set(part.sampled.tolist()) <= allowed
     # at both ends of [0, 1), and where the generator has diverged
     ends = torch.tensor([0.0, 1 - 2**-24])
@@ -103,9 +105,9 @@ def test_special_words_and_rows_without_a_word_are_never_drawn(corpus, tokenizer
 def test_labels_and_terms(corpus, tokenizer):
     run = run_of(corpus, tokenizer)
     part = part_of(run)
-    text, rows = part.text.ids, part.hidden.rows
+    text, rows = part.text.ids, part.masked_tokens.rows
     assert (part.masked.ids[rows] == tokenizer.mask_token_id).all()  # every hidden token is behind a [MASK]
-    assert torch.equal(text[rows], part.hidden.targets)
+    assert torch.equal(text[rows], part.masked_tokens.labels)
     part.sampled = text[rows].clone()
     part.sampled[::2] = (text[rows][::2] + 1).clamp(max=len(tokenizer) - 2)
     counted = [i for i, token in enumerate(text.tolist()) if token not in tokenizer.all_special_ids]
@@ -118,11 +120,11 @@ def test_labels_and_terms(corpus, tokenizer):
 def test_the_draws_do_not_depend_on_how_a_step_is_cut(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "data.step_tokens=512")
     batches = [run.packing.batch(3, i, 4) for i in range(4)]
-    parts = [run.trainee.prepare(batch, run.context, 0.0) for batch in batches]
+    parts = [run.module.prepare(batch, run.context, 0.0) for batch in batches]
     assert torch.equal(torch.cat([part.draws for part in parts]), part_of(run, 3).draws)
     assert len(set(part_of(run, 3).draws.tolist())) > 10
     again = replace(batches[0], epochs=batches[0].epochs + 1)
-    assert not torch.equal(run.trainee.prepare(again, run.context, 0.0).draws[:3], parts[0].draws[:3])
+    assert not torch.equal(run.module.prepare(again, run.context, 0.0).draws[:3], parts[0].draws[:3])
 
 
 # ------------------------------------------------------------------------------------------------------- sharing
@@ -132,7 +134,7 @@ def test_losses_are_those_of_the_models_themselves(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "rtd.sharing=nes")
     part = part_of(run)
     totals = torch.tensor(part.counts(), dtype=torch.float32)
-    loss, figures = run.trainee(part, totals, "all")
+    loss, figures = run.module(part, totals, "all")
     mlm, rtd = losses_by_the_models_own_forward(run, part)
     torch.testing.assert_close(figures[:, 0] / totals, torch.stack([mlm, rtd]).detach(), rtol=1e-5, atol=0)
     torch.testing.assert_close(loss, mlm + 50 * rtd, rtol=1e-5, atol=0)
@@ -166,9 +168,9 @@ def test_gdes_shares_every_table_that_the_input_has(corpus, tokenizer):
 
 def test_es_both_losses_reach_the_one_table_in_a_joint_step(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "rtd.sharing=es", "rtd.steps=joint")
-    trainee, part = run.trainee, part_of(run)
-    table = trainee.generator.get_input_embeddings().weight
-    assert trainee.model.get_input_embeddings().weight is table
+    module, part = run.module, part_of(run)
+    table = module.generator.get_input_embeddings().weight
+    assert module.model.get_input_embeddings().weight is table
     got = backward(run, part, "all")[f"model.{TABLE}.weight"]
     mlm, rtd = losses_by_the_models_own_forward(run, part)
     of_mlm, of_rtd = (torch.autograd.grad(loss, table)[0] for loss in (mlm, rtd))
@@ -180,12 +182,12 @@ def test_es_both_losses_move_the_one_table_in_decoupled_steps(corpus, tokenizer)
     """Compare with AdamW by hand: first the generator's gradient, then the discriminator's at the updated table."""
     run = run_of(corpus, tokenizer, "rtd.sharing=es", "optimizer.clip=0", "optimizer.weight_decay=0.1")
     options, part = run.config.optimizer, part_of(run)
-    before = copy.deepcopy(run.trainee)
-    run.trainee(part, torch.ones(2), "generator")  # draws the words
+    before = copy.deepcopy(run.module)
+    run.module(part, torch.ones(2), "generator")  # draws the words
     lr = options.lr / options.warmup_steps
-    expected = run.trainee.generator.get_input_embeddings().weight.detach().clone()
+    expected = run.module.generator.get_input_embeddings().weight.detach().clone()
     first, second = torch.zeros_like(expected), torch.zeros_like(expected)
-    hand = replace(run, trainee=before)
+    hand = replace(run, module=before)
     for time, which in ((1, 0), (2, 1)):
         table = before.generator.get_input_embeddings().weight
         table.data.copy_(expected)
@@ -196,14 +198,14 @@ def test_es_both_losses_move_the_one_table_in_decoupled_steps(corpus, tokenizer)
         root = (second / (1 - options.beta2**time)).sqrt() + options.eps
         expected = expected * (1 - lr * options.weight_decay) - lr * first / (1 - options.beta1**time) / root
     train_step(run, 0.0)
-    moved = run.trainee.generator.get_input_embeddings().weight
-    assert torch.equal(moved, run.trainee.model.get_input_embeddings().weight)
+    moved = run.module.generator.get_input_embeddings().weight
+    assert torch.equal(moved, run.module.model.get_input_embeddings().weight)
     torch.testing.assert_close(moved.detach(), expected, rtol=0, atol=0.02 * lr)
 
 
 def test_nes_two_tables_each_moved_by_its_own_loss(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "rtd.sharing=nes")
-    tables = [model.get_input_embeddings().weight for model in run.trainee.models.values()]
+    tables = [model.get_input_embeddings().weight for model in run.module.models.values()]
     assert tables[0].data_ptr() != tables[1].data_ptr()
     assert not torch.equal(*tables)
     part = part_of(run)
@@ -215,7 +217,7 @@ def test_nes_two_tables_each_moved_by_its_own_loss(corpus, tokenizer):
 def test_the_detector_reads_the_updated_table_and_the_words_drawn_before(corpus, tokenizer, monkeypatch):
     run = run_of(corpus, tokenizer, "optimizer.lr=0.5")
     seen = []
-    original = type(run.trainee).forward
+    original = type(run.module).forward
 
     def watching(self, part, totals, phase="all"):
         result = original(self, part, totals, phase)
@@ -223,7 +225,7 @@ def test_the_detector_reads_the_updated_table_and_the_words_drawn_before(corpus,
         seen.append((phase, part.sampled.clone(), table))
         return result
 
-    monkeypatch.setattr(type(run.trainee), "forward", watching)
+    monkeypatch.setattr(type(run.module), "forward", watching)
     train_step(run, 0.0)
     assert [phase for phase, _, _ in seen] == ["generator", "discriminator"]
     assert torch.equal(seen[0][1], seen[1][1])
@@ -254,17 +256,17 @@ def test_area_under_the_curve_counts_pairs():
 
 def test_validation_figures(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "evaluate_tokens=256")
-    run.trainee.model.mask_predictions.classifier.weight.data.mul_(50)  # some of both answers
+    run.module.model.mask_predictions.classifier.weight.data.mul_(50)  # some of both answers
     figures = evaluate(run)
     assert evaluate(run) == figures
-    part = run.trainee.prepare(run.validation.batch(0), run.validation_context, 0.0)
+    part = run.module.prepare(run.validation.batch(0), run.validation_context, 0.0)
     with torch.no_grad():
-        run.trainee.eval()(part, torch.ones(2))
+        run.module.eval()(part, torch.ones(2))
     found, labels = (part.scores > 0).numpy(), part.labels().numpy()
     assert figures["rtd_precision"] == pytest.approx(labels[found].mean())
     assert figures["rtd_recall"] == pytest.approx(found[labels].mean())
     assert figures["rtd_accuracy"] == pytest.approx((found == labels).mean())
-    assert figures["replaced"] == pytest.approx((part.sampled != part.hidden.targets).float().mean())
+    assert figures["replaced"] == pytest.approx((part.sampled != part.masked_tokens.labels).float().mean())
     assert figures["loss"] == pytest.approx(figures["mlm_loss"] + 50 * figures["rtd_loss"])
     assert "rtd_perplexity" not in figures
 
@@ -277,12 +279,12 @@ def test_what_is_saved_is_what_was_trained(corpus, tokenizer, tmp_path, sharing)
     run = config("steps=3", f"rtd.sharing={sharing}", name="v3-tiny")
     pretrain(run, corpus, tokenizer, tmp_path)
     trained = make_run(run, corpus, tokenizer, World(), fresh=False)
-    state.load(tmp_path / "checkpoints/step-00000003", trained.trainee, trained.optimizer, World())
-    trainee = trained.trainee.eval()
+    state.load(tmp_path / "checkpoints/step-00000003", trained.module, trained.optimizer, World())
+    module = trained.module.eval()
     if sharing == "gdes":
-        assert trainee.state_dict()[f"model.{TABLE}._weight"].abs().max() > 0
+        assert module.state_dict()[f"model.{TABLE}._weight"].abs().max() > 0
     ids = torch.tensor([tokenizer("the cat sees a small boat at night")["input_ids"]])
-    logits = trainee.model(ids).logits
+    logits = module.model(ids).logits
     ours = DebertaForReplacedTokenDetection.from_pretrained(tmp_path)
     torch.testing.assert_close(ours(ids).logits, logits, atol=1e-6, rtol=0)
     stock = transformers.AutoModel.from_pretrained(tmp_path).eval()
@@ -291,14 +293,14 @@ def test_what_is_saved_is_what_was_trained(corpus, tokenizer, tmp_path, sharing)
     torch.testing.assert_close(ours.mask_predictions(last, last[:, :1]), logits, atol=1e-5, rtol=0)
     generator = DebertaForMaskedLM.from_pretrained(tmp_path / "generator")
     assert (generator.config.num_hidden_layers, generator.config.emd_steps) == (1, 2)
-    torch.testing.assert_close(generator(ids).logits, trainee.generator(ids).logits, atol=0, rtol=0)
+    torch.testing.assert_close(generator(ids).logits, module.generator(ids).logits, atol=0, rtol=0)
     assert not any(key.endswith("._weight") for key in load_file(tmp_path / "model.safetensors"))
     assert "FOLDER/generator fills masks" in (tmp_path / "README.md").read_text()
 
 
 def test_electra_is_transformers_own(corpus, tokenizer, tmp_path):
     run = run_of(corpus, tokenizer, name="electra-tiny")
-    generator, model = run.trainee.generator, run.trainee.model
+    generator, model = run.module.generator, run.module.model
     for table in ("word_embeddings", "position_embeddings", "token_type_embeddings"):
         tables = [getattr(each.electra.embeddings, table).weight for each in (generator, model)]
         assert tables[0] is tables[1]
@@ -362,10 +364,10 @@ def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, name
 
 def test_a_warm_up_moves_the_generators_own_weights_only(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "rtd.warmup_steps=2")
-    before = {name: p.detach().clone() for name, p in run.trainee.named_parameters()}
+    before = {name: p.detach().clone() for name, p in run.module.named_parameters()}
 
     def moved():
-        return {name for name, p in run.trainee.named_parameters() if not torch.equal(p, before[name])}
+        return {name for name, p in run.module.named_parameters() if not torch.equal(p, before[name])}
 
     for _ in range(2):
         train_step(run, 0.0)
@@ -420,6 +422,6 @@ def test_settings_are_fields_like_others():
 
 def test_a_narrow_generator(corpus, tokenizer):
     run = run_of(corpus, tokenizer, "rtd.generator_width=0.5", "rtd.generator_layers=2")
-    generator = run.trainee.generator.config
+    generator = run.module.generator.config
     assert (generator.hidden_size, generator.num_hidden_layers, generator.embedding_size) == (16, 2, 32)
     train_step(run, 0.0)

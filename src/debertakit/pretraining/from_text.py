@@ -1,15 +1,15 @@
 """``deberta pretrain``: from raw text to a model. A repeated run reuses the existing tokenizer and corpus."""
 
-import shutil
 import sys
 from pathlib import Path
-from typing import Any
 
-from debertakit.pretraining import distributed, settings
+from debertakit.files import replacing
+from debertakit.pretraining import settings
 from debertakit.pretraining.continued import adopt, tokenizer_of
-from debertakit.pretraining.loop import pretrain
+from debertakit.pretraining.loop import pretrain, start
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
+from debertakit.protocols import Tokenizer
 from debertakit.text.corpus import Corpus, prepare, tokenizer_hash
 from debertakit.text.documents import open_documents
 from debertakit.text.manifest import MANIFEST
@@ -17,7 +17,7 @@ from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
 
 
-def run(
+def pretrain_from_text(
     name: str,
     corpus: str,
     out: Path,
@@ -48,38 +48,34 @@ def run(
         raise ValueError(f"the recipe {config.name} continues from a checkpoint: pass --init MODEL")
     if init_generator is not None and init is None:
         raise ValueError("--init-generator needs --init")
-    if not resume and any((out / "checkpoints").glob("step-*")):
-        raise ValueError(f"{out} already contains a run. Use --resume to continue it, or choose another --out.")
-    world = distributed.start(config.parallel)
+    world = start(config, out, resume)
     if world.main:  # the other ranks wait, then open the result
         get_corpus(config, corpus, get_tokenizer(config, tokenizer, corpus, out), out)
     world.barrier()
     pieces = get_tokenizer(config, tokenizer, corpus, out)
-    return pretrain(config, get_corpus(config, corpus, pieces, out), pieces, out, resume=resume)
+    return pretrain(config, get_corpus(config, corpus, pieces, out), pieces, out, resume=resume, world=world)
 
 
-def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Any:
+def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Tokenizer:
     """Load the given tokenizer, the one in ``out``, or the checkpoint's; otherwise train one on the corpus."""
     folder = out / "tokenizer"
     if given is not None:
         return load_tokenizer(given)
     if not (folder / "tokenizer.json").exists():
         made = _train(config, corpus) if config.init is None else tokenizer_of(config.init)
-        aside = out / "tokenizer.part"
-        shutil.rmtree(aside, ignore_errors=True)
-        made.save_pretrained(aside)
-        aside.rename(folder)
+        with replacing(folder) as temporary:
+            made.save_pretrained(temporary)
     return load_tokenizer(folder)
 
 
-def _train(config: PretrainConfig, corpus: str) -> Any:
+def _train(config: PretrainConfig, corpus: str) -> Tokenizer:
     if (Path(corpus) / MANIFEST).exists():
         raise ValueError(f"{corpus} is already tokenised: pass the --tokenizer that it was prepared with")
     text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in open_documents(corpus).pieces())
     return train_tokenizer(text, kind=config.data.tokenizer, vocab_size=config.data.vocab_size)
 
 
-def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Any, out: Path) -> Corpus:
+def get_corpus(config: PretrainConfig, corpus: str, tokenizer: Tokenizer, out: Path) -> Corpus:
     """Open a prepared corpus, or prepare the text in ``out``/corpus."""
     if (Path(corpus) / MANIFEST).exists():
         prepared = Corpus.open(corpus)
