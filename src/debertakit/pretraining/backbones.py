@@ -32,7 +32,7 @@ def _count_positions(config: PreTrainedConfig) -> int | None:
 
 @dataclass(frozen=True)
 class Family:
-    """A model family: classes, heads, and everything else in which its members differ from the other families."""
+    """A model family: its classes and heads, and how it differs from the other families."""
 
     title: str
     """Name in the model card."""
@@ -57,7 +57,7 @@ class Family:
     make_config: Callable[[ModelFields, Tokenizer], PreTrainedConfig] | None = None
     """None: ``config_class(**fields)`` with the tokenizer's begin and end ids; the tokenizer needs a pad token."""
     finish_model: Callable[[PreTrainedModel, ModelFields], None] | None = None
-    """Changes a new model before its first step."""
+    """Changes a newly built model, for example to share its layers."""
     count_positions: Callable[[PreTrainedConfig], int | None] = _count_positions
     """Maximum sequence length. None: no limit."""
     uses_token_types: bool = True

@@ -134,7 +134,7 @@ def _share_layers(model: PreTrainedModel, fields: ModelFields) -> None:
     """Share only the attention, or only the feed-forward modules, between ALBERT's layers.
 
     Stock ALBERT shares all layers of a group. Here each layer is its own group, and the shared half is the same module
-    in every group. The file holds one copy per group, so stock transformers computes the same output.
+    in every group. The file contains one copy per group, so stock transformers computes the same output.
     """
     parts = {"attention": ["attention"], "ffn": ["ffn", "ffn_output", "full_layer_layer_norm"]}
     layers = [group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups]
