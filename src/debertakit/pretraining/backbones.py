@@ -30,6 +30,11 @@ def _count_positions(config: PreTrainedConfig) -> int | None:
     return config.max_position_embeddings
 
 
+def count_segments(config: PreTrainedConfig) -> int:
+    """Number of segment embeddings. Configs of families without segments lack the field."""
+    return getattr(config, "type_vocab_size", 1)
+
+
 @dataclass(frozen=True)
 class Family:
     """A model family: its classes and heads, and how it differs from the other families."""
@@ -109,7 +114,7 @@ class StockBackbone:
     ) -> tuple[Tensor | None, Tensor | None]:
         padded = Padded.of(view, self.config.pad_token_id)
         inputs = {"attention_mask": padded.mask}
-        if view.segments is not None and self.config.type_vocab_size > 1:
+        if view.segments is not None and count_segments(self.config) > 1:
             inputs["token_type_ids"] = padded.pad(view.segments)
         last = self.model.base_model(padded.ids, **inputs).last_hidden_state.flatten(0, 1)
         from_decoder, from_last = (None if rows is None else last[padded.places[rows]] for rows in (decoded, plain))
