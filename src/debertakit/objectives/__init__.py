@@ -1,4 +1,4 @@
-"""Pretraining objectives, one file each. ``Objectives`` holds their weights.
+"""Pretraining objectives, one file each. ``Objectives`` lists their weights.
 
 joint = Objectives(mlm=1.0, arlm=1.0)     # DeBERTa-MT
 """

@@ -146,7 +146,7 @@ class ReplacedTokenDetection(TrainingModule[RtdPart]):
         """Losses that the phase does not compute are zero."""
         loss, sums = totals.new_zeros(()), totals.new_zeros(2, 2)
         masked, counted = totals.clamp(min=1).unbind()
-        for embedding in self.shared:  # warm-up freezes the discriminator, and so its embeddings
+        for embedding in self.shared:  # warm-up does not train the discriminator, so its embeddings are frozen
             embedding.weight.requires_grad_(phase != "warmup")
         if phase != "discriminator":
             rows, _ = self.generator_backbone.hidden_rows(part.masked, part.masked_tokens.rows, None)

@@ -30,9 +30,14 @@ def _count_positions(config: PreTrainedConfig) -> int | None:
     return config.max_position_embeddings
 
 
+def count_segments(config: PreTrainedConfig) -> int:
+    """Number of segment embeddings. Configs of families without segments lack the field."""
+    return getattr(config, "type_vocab_size", 1)
+
+
 @dataclass(frozen=True)
 class Family:
-    """A model family: classes, heads, and everything else in which its members differ from the other families."""
+    """A model family: its classes and heads, and how it differs from the other families."""
 
     title: str
     """Name in the model card."""
@@ -57,7 +62,7 @@ class Family:
     make_config: Callable[[ModelFields, Tokenizer], PreTrainedConfig] | None = None
     """None: ``config_class(**fields)`` with the tokenizer's begin and end ids; the tokenizer needs a pad token."""
     finish_model: Callable[[PreTrainedModel, ModelFields], None] | None = None
-    """Changes a new model before its first step."""
+    """Changes a newly built model, for example to share its layers."""
     count_positions: Callable[[PreTrainedConfig], int | None] = _count_positions
     """Maximum sequence length. None: no limit."""
     uses_token_types: bool = True
@@ -109,7 +114,7 @@ class StockBackbone:
     ) -> tuple[Tensor | None, Tensor | None]:
         padded = Padded.of(view, self.config.pad_token_id)
         inputs = {"attention_mask": padded.mask}
-        if view.segments is not None and self.config.type_vocab_size > 1:
+        if view.segments is not None and count_segments(self.config) > 1:
             inputs["token_type_ids"] = padded.pad(view.segments)
         last = self.model.base_model(padded.ids, **inputs).last_hidden_state.flatten(0, 1)
         from_decoder, from_last = (None if rows is None else last[padded.places[rows]] for rows in (decoded, plain))

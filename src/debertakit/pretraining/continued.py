@@ -106,9 +106,9 @@ def read(name: str | Path) -> tuple[DebertaConfig, State]:
 def find_generator(init: str, given: str | None) -> Path | None:
     """Find the generator's weights file in the layouts above. Returns None if the checkpoint has no generator."""
     name = init if given is None else given
-    beside = Path(name) / "generator"
-    if beside.is_dir():
-        return weights_file(beside)
+    subfolder = Path(name) / "generator"
+    if subfolder.is_dir():
+        return weights_file(subfolder)
     try:
         return weights_file(Path(name).parent if Path(name).is_file() and given is None else name, generator=True)
     except ValueError:

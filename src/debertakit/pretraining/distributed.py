@@ -1,7 +1,7 @@
 """Distributed training: ranks and devices under torchrun, and the DDP or FSDP2 wrapper.
 
 ``ddp`` copies the model to each rank; ``fsdp2`` shards parameters, gradients and optimiser state over the ranks. The
-data is independent of the number of ranks: a step always holds the same sequences (text/packing.py).
+data is independent of the number of ranks: a step always contains the same sequences (text/packing.py).
 """
 
 import os

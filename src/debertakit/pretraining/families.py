@@ -34,6 +34,7 @@ from debertakit.pretraining.backbones import (
     Seq2SeqBackbone,
     StockBackbone,
     XLNetBackbone,
+    count_segments,
 )
 from debertakit.protocols import Tokenizer
 
@@ -134,7 +135,7 @@ def _share_layers(model: PreTrainedModel, fields: ModelFields) -> None:
     """Share only the attention, or only the feed-forward modules, between ALBERT's layers.
 
     Stock ALBERT shares all layers of a group. Here each layer is its own group, and the shared half is the same module
-    in every group. The file holds one copy per group, so stock transformers computes the same output.
+    in every group. The file contains one copy per group, so stock transformers computes the same output.
     """
     parts = {"attention": ["attention"], "ffn": ["ffn", "ffn_output", "full_layer_layer_norm"]}
     layers = [group.albert_layers[0] for group in model.albert.encoder.albert_layer_groups]
@@ -232,7 +233,7 @@ def _stock_config(kind: type[PreTrainedConfig], fields: ModelFields, tokenizer: 
 def fit_tokenizer(tokenizer: Tokenizer, model: PreTrainedModel) -> Tokenizer:
     """Return the tokenizer to save with this model: without token_type_ids if the model does not use them."""
     family = family_of(model)
-    if family.uses_token_types or getattr(model.config, "type_vocab_size", 1) > 1:
+    if family.uses_token_types or count_segments(model.config) > 1:
         return tokenizer
     fitted = copy.copy(tokenizer)
     fitted.model_input_names = ["input_ids", "attention_mask"]

@@ -29,6 +29,11 @@ def pretrain_from_text(
     init: str | None = None,
     init_generator: str | None = None,
 ) -> dict[str, float]:
+    """Prepare tokenizer and corpus, and train. Returns the last validation metrics.
+
+    ``name`` and ``corpus``, ``tokenizer`` and ``init`` are what the command line takes: a recipe or run.json, and paths
+    or hub names. ``assignments`` are overrides such as "optimizer.lr=1e-3".
+    """
     resumed = resume and (out / "run.json").exists()
     config = settings.load(out / "run.json") if resumed else recipe(name)
     if resumed and recipe(name).name != config.name:
@@ -52,8 +57,8 @@ def pretrain_from_text(
     if world.main:  # the other ranks wait, then open the result
         get_corpus(config, corpus, get_tokenizer(config, tokenizer, corpus, out), out)
     world.barrier()
-    pieces = get_tokenizer(config, tokenizer, corpus, out)
-    return pretrain(config, get_corpus(config, corpus, pieces, out), pieces, out, resume=resume, world=world)
+    loaded = get_tokenizer(config, tokenizer, corpus, out)
+    return pretrain(config, get_corpus(config, corpus, loaded, out), loaded, out, resume=resume, world=world)
 
 
 def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: Path) -> Tokenizer:
@@ -62,13 +67,13 @@ def get_tokenizer(config: PretrainConfig, given: str | None, corpus: str, out: P
     if given is not None:
         return load_tokenizer(given)
     if not (folder / "tokenizer.json").exists():
-        made = _train(config, corpus) if config.init is None else tokenizer_of(config.init)
+        made = _train_tokenizer(config, corpus) if config.init is None else tokenizer_of(config.init)
         with replacing(folder) as temporary:
             made.save_pretrained(temporary)
     return load_tokenizer(folder)
 
 
-def _train(config: PretrainConfig, corpus: str) -> Tokenizer:
+def _train_tokenizer(config: PretrainConfig, corpus: str) -> Tokenizer:
     if (Path(corpus) / MANIFEST).exists():
         raise ValueError(f"{corpus} is already tokenised: pass the --tokenizer that it was prepared with")
     text = Path(corpus) if not corpus.startswith("hf:") else (text for _, text in open_documents(corpus).pieces())

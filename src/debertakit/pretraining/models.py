@@ -53,7 +53,7 @@ def make_config(config: PretrainConfig, tokenizer: Tokenizer) -> PreTrainedConfi
     fields = {"vocab_size": len(tokenizer), "pad_token_id": tokenizer.pad_token_id, **config.model}
     if fields["vocab_size"] < len(tokenizer):
         raise ValueError(
-            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} pieces"
+            f"model.vocab_size={fields['vocab_size']} is less than the tokenizer's {len(tokenizer)} tokens"
         )
     built = make_family_config(family, fields, tokenizer)
     positions = family.count_positions(built)

@@ -16,7 +16,6 @@ multiply-add is 2 FLOPs.
 """
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from debertakit.config import DebertaConfig
 from debertakit.pretraining.recipes import recipe
@@ -107,7 +106,7 @@ def memory(config: DebertaConfig, run: PretrainConfig, count: int, gpus: int) ->
 
 def cost(name: str, corpus_gb: int) -> Cost:
     run = recipe(name)
-    fields: dict[str, Any] = {**run.model, "vocab_size": run.data.vocab_size}
+    fields: dict[str, object] = {**run.model, "vocab_size": run.data.vocab_size}
     config = DebertaConfig(**fields)
     count = parameters(config)
     bytes_per_token, bytes_per_second = TOKENIZERS[run.data.tokenizer]

@@ -6,7 +6,6 @@ CPU cores: within minutes, narrow models beat wide models, because they take mor
 """
 
 from dataclasses import replace
-from typing import Any
 
 from debertakit.config import PRESETS
 from debertakit.objectives import Objectives
@@ -104,39 +103,39 @@ def small_no_emd() -> PretrainConfig:
 def v1_tiny() -> PretrainConfig:
     """tiny in DeBERTa v1's layout: one embedding per distance, separate position projections."""
     v1 = {"model_type": "deberta", "position_buckets": -1, "share_att_key": False, "norm_rel_ebd": "none"}
-    return _with(tiny(), "v1-tiny", **v1)
+    return with_model(tiny(), "v1-tiny", **v1)
 
 
 def v2_tiny() -> PretrainConfig:
     """tiny in DeBERTa v2's layout: with a convolution parallel to the first layer."""
-    return _with(tiny(), "v2-tiny", conv_kernel_size=3, conv_act="gelu")
+    return with_model(tiny(), "v2-tiny", conv_kernel_size=3, conv_act="gelu")
 
 
 def tiny_no_c2p() -> PretrainConfig:
     """tiny without content-to-position scores."""
-    return _with(tiny(), "tiny-no-c2p", pos_att_type=["p2c"])
+    return with_model(tiny(), "tiny-no-c2p", pos_att_type=["p2c"])
 
 
 def tiny_no_p2c() -> PretrainConfig:
     """tiny without position-to-content scores."""
-    return _with(tiny(), "tiny-no-p2c", pos_att_type=["c2p"])
+    return with_model(tiny(), "tiny-no-p2c", pos_att_type=["c2p"])
 
 
 def tiny_no_emd_c2p() -> PretrainConfig:
     """tiny without the mask decoder and without content-to-position scores."""
-    return _with(tiny_no_c2p(), "tiny-no-emd-c2p", emd_steps=0)
+    return with_model(tiny_no_c2p(), "tiny-no-emd-c2p", emd_steps=0)
 
 
 def tiny_no_emd_p2c() -> PretrainConfig:
     """tiny without the mask decoder and without position-to-content scores."""
-    return _with(tiny_no_p2c(), "tiny-no-emd-p2c", emd_steps=0)
+    return with_model(tiny_no_p2c(), "tiny-no-emd-p2c", emd_steps=0)
 
 
 def tiny_absolute() -> PretrainConfig:
     """tiny with only absolute positions, in the input, and no mask decoder: the paper's RoBERTa-ReImp."""
     base = tiny()
     off = {"relative_attention": False, "pos_att_type": [], "norm_rel_ebd": "none", "emd_steps": 0}
-    plain = _with(base, "tiny-absolute", **off, position_biased_input=True)
+    plain = with_model(base, "tiny-absolute", **off, position_biased_input=True)
     return replace(plain, optimizer=replace(base.optimizer, lr=1e-3))
 
 
@@ -208,10 +207,11 @@ def _no_emd(config: PretrainConfig) -> PretrainConfig:
     return replace(config, name=f"{config.name}-no-emd", model={**config.model, "emd_steps": 0})
 
 
-def _with(config: PretrainConfig, name: str, **fields: Any) -> PretrainConfig:
+def with_model(config: PretrainConfig, name: str, **fields: object) -> PretrainConfig:
+    """Rename a recipe and replace fields of its model."""
     return replace(config, name=name, model={**config.model, **fields})
 
 
-def without_vocabulary(preset: str) -> dict[str, Any]:
+def without_vocabulary(preset: str) -> dict[str, object]:
     """A preset without vocab_size, which comes from the tokenizer."""
     return {key: value for key, value in PRESETS[preset].items() if key != "vocab_size"}

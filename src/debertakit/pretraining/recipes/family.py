@@ -7,10 +7,9 @@ tuned.
 """
 
 from dataclasses import replace
-from typing import Any
 
 from debertakit.objectives import Objectives
-from debertakit.pretraining.recipes.deberta import tiny
+from debertakit.pretraining.recipes.deberta import tiny, with_model
 from debertakit.pretraining.settings import Data, PretrainConfig
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
@@ -102,12 +101,12 @@ def albert_tiny() -> PretrainConfig:
 
 def albert_tiny_ffn() -> PretrainConfig:
     """albert-tiny with only the feed-forward layers shared."""
-    return _with(albert_tiny(), "albert-tiny-ffn", share="ffn")
+    return with_model(albert_tiny(), "albert-tiny-ffn", share="ffn")
 
 
 def albert_tiny_attention() -> PretrainConfig:
     """albert-tiny with only the attention shared."""
-    return _with(albert_tiny(), "albert-tiny-attention", share="attention")
+    return with_model(albert_tiny(), "albert-tiny-attention", share="attention")
 
 
 def spanbert_tiny() -> PretrainConfig:
@@ -145,7 +144,7 @@ FAMILY = {
 }
 
 
-def _tiny(base: PretrainConfig, name: str, model: dict[str, Any], *, lr: float) -> PretrainConfig:
+def _tiny(base: PretrainConfig, name: str, model: dict[str, object], *, lr: float) -> PretrainConfig:
     """Reduce a published recipe to the size, data and budget of ``tiny``."""
     deberta = tiny()
     return replace(
@@ -160,17 +159,13 @@ def _tiny(base: PretrainConfig, name: str, model: dict[str, Any], *, lr: float) 
     )
 
 
-def _with(config: PretrainConfig, name: str, **fields: Any) -> PretrainConfig:
-    return replace(config, name=name, model={**config.model, **fields})
-
-
-def _bert_shape() -> dict[str, Any]:
+def _bert_shape() -> dict[str, object]:
     shape = {"num_hidden_layers": 4, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 512}
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     return {**shape, **dropout, "max_position_embeddings": 128}
 
 
-def _xlnet_shape(layers: int, hidden: int, heads: int, inner: int) -> dict[str, Any]:
+def _xlnet_shape(layers: int, hidden: int, heads: int, inner: int) -> dict[str, object]:
     """No memory, because chunks are independent. [CLS] is the first token here, so classifiers read the first row."""
     shape = {"n_layer": layers, "d_model": hidden, "n_head": heads, "d_inner": inner}
     return {**shape, "mem_len": None, "summary_type": "first"}
