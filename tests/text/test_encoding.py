@@ -1,4 +1,4 @@
-"""Worker processes: started without fork, from any script, and heard when they fail."""
+"""Worker processes: they start without fork, from any script, and report their errors."""
 
 import os
 import re

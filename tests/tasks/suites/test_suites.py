@@ -1,4 +1,4 @@
-"""What holds for every benchmark."""
+"""Checks on every benchmark."""
 
 import pytest
 
