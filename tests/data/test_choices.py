@@ -54,7 +54,7 @@ def test_race_refuses(tmp_path, change, message):
 
 
 def test_race_without_some_of_its_folders(tmp_path):
-    """Existing splits are read. A test set with answers becomes the dev set; one without is for the leaderboard."""
+    """Missing folders are skipped. A test set with answers becomes the dev set."""
     for split in ("train", "test"):
         lines(tmp_path / split / "high" / "7.txt", json.dumps(PASSAGE))
     assert set(task("race").read(tmp_path)) == {"train", "dev"}
@@ -98,8 +98,8 @@ def table(tmp_path, *rows):
 
 
 @pytest.mark.parametrize(("label", "place"), [("2", 1), ("C", 1), ("c", 1), ("ham", 1), ("0", 0), ("a", 0)])
-def test_labels_of_ones_own(tmp_path, label, place):
-    """A number or letter refers to a column. An empty cell is not an option."""
+def test_label_formats_of_own_files(tmp_path, label, place):
+    """A number or letter counts the columns; an empty cell is no option."""
     (example,) = read_choices(table(tmp_path, f"What?,egg,,ham,{label}"), **COLUMNS)
     assert example == Choice("0", "What?", "", ("egg", "ham"), place)
 
@@ -116,7 +116,7 @@ def test_labels_of_ones_own(tmp_path, label, place):
         ("What?,egg,ham", r"fewer columns than the header \(3 of 5\)"),
     ],
 )
-def test_bad_rows_of_ones_own(tmp_path, row, message):
+def test_bad_rows_of_own_files(tmp_path, row, message):
     with pytest.raises(ValueError, match=f"mine.csv, line 2: {message}"):
         read_choices(table(tmp_path, row), **COLUMNS)
 

@@ -25,7 +25,7 @@ def test_words_and_last_column(tmp_path):
 
 
 def test_tabs_with_blank_lines_that_are_not_empty(tmp_path):
-    """WNUT-17's format: a line with only a tab between sentences, and words that are blank or begin with #."""
+    """As in WNUT 17: a single tab between sentences, words that are blank or begin with #."""
     path = file(tmp_path, "# id 17 domain=news", "#tag\tO", "New York\tB-location", "\t", "x\tO", "")
     assert [e.words for e in read_conll(path)] == [("#tag", "New York"), ("x",)]
 
@@ -35,7 +35,7 @@ def test_last_sentence_without_a_line_end_and_crlf(tmp_path):
     assert read_conll(tmp_path / "a.conll") == [Tagged("0", ("a",), ("O",)), Tagged("1", ("b",), ("B-x",))]
 
 
-def test_iob1_becomes_bio_without_a_word(tmp_path, caplog):
+def test_iob1_becomes_bio_without_a_warning(tmp_path, caplog):
     path = file(tmp_path, "a I-PER", "b I-PER", "c B-PER", "d I-LOC", "e O", "f I-LOC")
     with caplog.at_level(logging.WARNING):
         (example,) = read_conll(path)
@@ -77,12 +77,12 @@ def test_no_tag(tmp_path, row):
         read_conll(file(tmp_path, "a O", "", row, "b O"))
 
 
-def test_bytes_that_are_no_text_cost_the_sentence(tmp_path):
+def test_a_sentence_that_is_not_utf8_is_skipped(tmp_path):
     (tmp_path / "a.conll").write_bytes(b"a O\n\n" * 30 + b"b O\n\xff O\nc O\n")
     assert len(read_conll(tmp_path / "a.conll")) == 30
 
 
-def test_a_test_set_may_be_words_alone(tmp_path):
+def test_a_test_set_needs_no_tags(tmp_path):
     assert read_conll(file(tmp_path, "a", "b"), labelled=False) == [Tagged("0", ("a", "b"))]
 
 

@@ -1,4 +1,4 @@
-"""User files and their mistakes: each is refused or counted, with one line that names file and row."""
+"""The user's own files, and their errors: skipped and counted, or rejected in one line with file and row."""
 
 import csv
 import json
@@ -51,7 +51,7 @@ cells = st.text(
 
 
 def is_label(cell: str) -> bool:
-    """NaN counts as missing: pandas writes it for missing values."""
+    """NaN is not a label: pandas writes it for a missing value."""
     return cell.strip().lower() not in ("", "nan", "+nan", "-nan")
 
 
@@ -145,7 +145,7 @@ def test_scores(tmp_path):
     assert [e.label for e in read(tsv(tmp_path / "a.tsv", ("text", "label"), ("a", "0.5"), ("b", "2")))] == [0.5, 2.0]
 
 
-def test_tasks_of_ones_own(tmp_path):
+def test_own_tasks(tmp_path):
     train = tsv(tmp_path / "train.tsv", *YES_NO)
     test = tsv(tmp_path / "test.tsv", ("text",), ("unlabelled",))
     found = own_task(train, test=test, text="text", label="label")
@@ -172,7 +172,7 @@ def test_kinds_of_files(tmp_path):
 
 
 def test_a_file_to_evaluate_on(tmp_path):
-    """Rows that training could not use are kept for evaluation."""
+    """Rows that training could not use are kept."""
     qas = [{"id": "1", "question": "?", "answers": [{"text": "elsewhere", "answer_start": -1}]}]
     (tmp_path / "q.json").write_text(json.dumps({"data": [{"paragraphs": [{"context": "a b", "qas": qas}]}]}))
     found = own_task(None, tmp_path / "q.json")
@@ -231,7 +231,7 @@ def test_header_missing(tmp_path):
 
 
 @pytest.mark.parametrize("score", ["nan", "inf", "-inf", "much"])
-def test_scores_that_are_none(tmp_path, caplog, score):
+def test_invalid_scores(tmp_path, caplog, score):
     path = tsv(tmp_path / "a.tsv", ("text", "label"), *[(f"t{i}", i / 7) for i in range(1, 30)], ("bad", score))
     assert len(read(path)) == 29
     assert "a.tsv, line 31: " in caplog.text
@@ -271,7 +271,7 @@ def test_types_of_entities_unseen_in_training(tmp_path):
 
 
 def test_the_dev_set_has_the_kind_of_training(tmp_path):
-    """Whole numbers in a small dev file are still regression scores."""
+    """Whole numbers in a small dev file are still scores if training had fractions."""
     train = tsv(tmp_path / "train.tsv", ("text", "label"), ("a", 0.5), ("b", 1))
     dev = tsv(tmp_path / "dev.tsv", ("text", "label"), ("a", 1))
     assert own_task(train, dev, text="text", label="label").read(tmp_path)["dev"][0].label == 1.0
@@ -321,7 +321,7 @@ def test_one_bad_item_of_a_json_list(tmp_path, caplog):
     assert "b.json, line 1, item 41: lone surrogate; skipped" in caplog.text
 
 
-def test_half_a_surrogate_pair(tmp_path, caplog):
+def test_a_lone_surrogate(tmp_path, caplog):
     rows = [json.dumps({"text": t, "label": y}) for t, y in YES_NO[1:]]
     read(lines(tmp_path / "a.jsonl", *rows, '{"text": "\\ud83d", "label": "yes"}'))
     assert "a.jsonl, line 41: lone surrogate; skipped" in caplog.text

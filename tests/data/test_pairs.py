@@ -1,4 +1,4 @@
-"""Files of pairs."""
+"""Text pairs from parallel files and from tables."""
 
 import pytest
 

@@ -11,7 +11,7 @@ CONTEXT = "  The river Elbe flows north; the Elbe is long, and Dresden lies on i
 
 
 def squad(path, *questions, context=CONTEXT):
-    """(id, answers or None) in SQuAD's form."""
+    """(id, answers or None) in SQuAD's format."""
     qas = []
     for identity, answers in questions:
         qa = {"id": identity, "question": f"Question {identity}? "}
@@ -50,7 +50,7 @@ def test_plausible_answers_of_impossible_questions_are_not_answers(tmp_path):
     assert read_squad(path, train=True)[0].answers == ()
 
 
-def test_a_wrong_place_is_repaired_where_there_is_one_only(tmp_path, caplog):
+def test_a_wrong_offset_is_corrected_if_the_answer_occurs_once(tmp_path, caplog):
     path = squad(
         tmp_path / "a.json", *good(), ("moved", [("Dresden", 3)]), ("twice", [("Elbe", 3)]), ("gone", [("Rhine", 3)])
     )
@@ -68,7 +68,7 @@ def test_for_scoring_an_answer_that_is_not_in_the_context_is_kept(tmp_path):
     assert (y.answers, y.starts) == (("Rhine",), (-1,))
 
 
-def test_the_hubs_dev_set_is_there_to_score_by(monkeypatch):
+def test_the_hubs_dev_set_is_read_for_scoring(monkeypatch):
     """Like a dev file, it keeps answers that are not in the context."""
     import datasets
 
@@ -82,7 +82,7 @@ def test_the_hubs_dev_set_is_there_to_score_by(monkeypatch):
     assert (splits["dev"][0].answers, splits["dev"][0].starts) == (("Rhine",), (-1,))
 
 
-def test_more_than_a_few_are_refused(tmp_path):
+def test_a_file_with_many_bad_questions_is_rejected(tmp_path):
     path = squad(tmp_path / "a.json", *good(9), ("gone", [("Rhine", 3)]))
     with pytest.raises(
         ValueError, match=r"question gone: answer not in the context \('Rhine'\); 1 of 10 rows .* more than 5%"

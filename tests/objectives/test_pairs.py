@@ -111,7 +111,7 @@ def test_a_pair_does_not_depend_on_its_batch(corpus, tokenizer, name):
     half, same_labels = objective.pair_up(packing.batch(0, 1, 2), context)
     assert labels[-len(same_labels) :].tolist() == same_labels.tolist()
     assert whole.input_ids[-len(half.input_ids) :].tolist() == half.input_ids.tolist()
-    epoch = int(np.ceil(packing.steps_per_epoch))
+    epoch = int(np.ceil(packing.epoch_tokens / packing.step_tokens))
     later, _ = objective.pair_up(packing.batch(epoch), context)
     assert set(map(tuple, _split(later))) != set(map(tuple, _split(whole)))  # and is drawn anew in every epoch
 
@@ -121,7 +121,7 @@ def test_pairs_are_static_where_masks_are(corpus, tokenizer):
     packing = Packing(corpus.train, 32, 4096)
 
     def every(epoch):
-        steps = [packing.batch(epoch * int(np.ceil(packing.steps_per_epoch)) + i) for i in range(3)]
+        steps = [packing.batch(epoch * int(np.ceil(packing.epoch_tokens / packing.step_tokens)) + i) for i in range(3)]
         made = [(batch, objective.pair_up(batch, context)[0]) for batch in steps]
         return {int(c): ids for b, p in made for c, ids in zip(b.chunks, _split(p), strict=True)}
 

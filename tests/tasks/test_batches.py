@@ -61,7 +61,7 @@ def test_batches_are_padded_to_their_longest_sequence():
         assert (labels[len(row.ids[0]) :] == -100).all()
 
 
-def test_options_lie_one_behind_the_other_and_missing_labels_are_left_out():
+def test_options_are_consecutive_rows_and_missing_labels_are_omitted():
     collate = Collator(tiny.tokenizer(), "choice")
     rows = [TokenRow(0, [[1, 5, 2], [1, 2]], None, 1), TokenRow(1, [[1, 6, 7, 2]], None, 0)]
     batch = collate(rows)

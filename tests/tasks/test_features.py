@@ -37,7 +37,7 @@ def test_texts_are_read_as_the_tokenizer_reads_them():
     assert features.cut == 0
 
 
-def test_what_is_too_long_is_cut_and_counted():
+def test_long_texts_are_truncated_and_counted():
     cutting = replace(encoder("single-label", ("a",), max_length=5), long="cut")
     features = cutting.encode([TextExample("0", "the film was good", None, "a")])
     assert spelled(features.rows[0].ids[0]) == ["[CLS]", "the", "film", "was", "[SEP]"]
@@ -53,7 +53,7 @@ def test_a_long_text_is_read_in_windows_by_default():
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("tagging", "cut"), ("qa", "cut"), ("choice", "windows")])
-def test_ways_to_read_long_texts_that_a_kind_lacks(kind, mode):
+def test_modes_for_long_texts_that_a_kind_does_not_support(kind, mode):
     with pytest.raises(ValueError, match=f"long='{mode}' does not work for {kind}; choose from"):
         replace(encoder(kind), long=mode)
 
@@ -65,7 +65,7 @@ def test_labels_by_kind():
     assert encoder("single-label", ("a",)).encode([TextExample("0", "a")]).rows[0].label is None
 
 
-def test_an_unknown_label_is_refused_in_training_and_not_learnt_from_elsewhere():
+def test_an_unknown_label_raises_in_training_and_is_ignored_elsewhere():
     odd = [TextExample("row 7", "a film", None, "z")]
     with pytest.raises(ValueError, match=r"row 7.*'z'"):
         encoder("single-label", ("a", "b")).encode(odd, strict=True)
@@ -97,7 +97,7 @@ def test_every_word_is_tagged_once_whatever_the_windows(words, max_length):
     assert sorted(seen) == list(range(len(words)))
 
 
-def test_a_word_is_tagged_where_most_is_seen_around_it():
+def test_a_word_is_tagged_in_the_window_with_the_most_context():
     words = tuple("the a film was and in of it that one day we saw lives here there".split())
     rows = encoder("tagging", ("O",), 10).encode([Tagged("0", words, ("O",) * 16)]).rows
     for row in rows[:-1]:

@@ -1,4 +1,4 @@
-"""Compare the losses with numpy, element by element."""
+"""Losses against numpy, cell by cell."""
 
 import numpy as np
 import pytest
@@ -67,7 +67,7 @@ def test_divergence_is_the_symmetric_kl():
 
 
 def test_divergence_has_microsofts_gradients():
-    """The original is a cross-entropy in both directions, each against a constant target."""
+    """Microsoft's loss is a cross-entropy in each direction, with constant targets."""
     a, b = (torch.tensor(DRAW.normal(size=(3, 4)), requires_grad=True) for _ in range(2))
     ours = torch.autograd.grad(divergence("single-label", a, b, torch.zeros(3)), (a, b))
     crossed = -(a.softmax(-1).detach() * b.log_softmax(-1)).sum() - (b.softmax(-1).detach() * a.log_softmax(-1)).sum()
@@ -75,7 +75,7 @@ def test_divergence_has_microsofts_gradients():
         torch.testing.assert_close(x, y)
 
 
-def test_what_cannot_be_chosen_does_not_count():
+def test_padding_and_missing_options_do_not_count():
     clean, other = torch.tensor([[0.3, 1.0, -1e4]]), torch.tensor([[0.1, 0.5, -1e4]])
     found = divergence("choice", clean, other, torch.tensor([0]))
     assert torch.isfinite(found)
@@ -94,10 +94,10 @@ def test_logits_of_an_example_do_not_depend_on_its_neighbours(kind, make, tmp_pa
         together = task_logits(model, collate(rows), kind)
         for index, row in enumerate(rows):
             alone = task_logits(model, collate([row]), kind)[0]
-            beside = together[index]
+            in_batch = together[index]
             for axis, size in enumerate(alone.shape):
-                beside = beside.narrow(axis, 0, size)
-            torch.testing.assert_close(alone, beside, atol=1e-5, rtol=1e-4)
+                in_batch = in_batch.narrow(axis, 0, size)
+            torch.testing.assert_close(alone, in_batch, atol=1e-5, rtol=1e-4)
 
 
 def test_rare_classes_weigh_more():

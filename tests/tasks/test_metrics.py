@@ -1,4 +1,4 @@
-"""Each metric against its definition, computed here by other means, and where it is undefined."""
+"""Each metric against its definition, computed independently, and its value where it is undefined."""
 
 import math
 import random
@@ -171,7 +171,7 @@ def test_squad_splits_answerable_and_not():
 
 
 def test_the_same_answers_are_measured_once(monkeypatch):
-    """A comparison of runs computes the metric thousands of times."""
+    """A comparison of two runs scores the same answers thousands of times."""
     measured = []
     monkeypatch.setattr(metrics, "Counter", lambda given: measured.append(given) or Counter(given))
     examples, predictions = [asked("measured once", "or twice"), asked()], ["measured", "never"]
@@ -278,7 +278,7 @@ def test_entities_are_conllevals(sentences):
     assert scores == pytest.approx({"f1": 100 * f1, "precision": 100 * precision, "recall": 100 * recall})
 
 
-def test_entities_want_a_tag_a_word():
+def test_entities_need_one_tag_per_word():
     with pytest.raises(ValueError, match="example 3: 1 predicted tags for 2 words"):
         metrics.entities([Tagged("3", ("a", "b"), ("O", "O"))], [["O"]])
 

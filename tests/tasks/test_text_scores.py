@@ -1,4 +1,4 @@
-"""BLEU and ROUGE against values worked out by hand, and for texts that are not English."""
+"""BLEU and ROUGE against values computed by hand, also for texts in other languages than English."""
 
 import pytest
 from rouge_score.tokenizers import DefaultTokenizer

@@ -1,4 +1,4 @@
-"""From raw files to shards: formats, errors, resuming after a kill, and reuse."""
+"""Raw files to shards: formats, errors, resuming after a kill, reuse of a finished corpus."""
 
 import gzip
 import json
@@ -103,7 +103,7 @@ def test_hub_dataset_streams(tmp_path, tokenizer):
     ("unit", "expected"),
     [("blank-line", ["one\ntwo", "three"]), ("line", ["one", "two", "three"]), ("file", ["one\ntwo\n\nthree"])],
 )
-def test_what_a_document_is_in_a_text_file(tmp_path, tokenizer, unit, expected):
+def test_how_a_text_file_is_split_into_documents(tmp_path, tokenizer, unit, expected):
     (tmp_path / "a.txt").write_text("\none\ntwo\n \n\nthree")
     source = documents.open_documents(tmp_path / "a.txt", txt_document=unit)
     found = [re.sub(r"\n\s+", "\n\n", text) for _, text in source.pieces()]
@@ -119,7 +119,7 @@ def test_cleaning(tmp_path):
     assert source.counts == documents.ReadingCounts(documents=3, pieces=3, empty=2, control_characters=5)
 
 
-def test_long_document_is_cut_and_stays_on_one_side(tmp_path, tokenizer, monkeypatch):
+def test_pieces_of_a_long_document_stay_in_one_split(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr(documents, "PIECE", 200)
     book = "\n".join(f"line {i} of the long book" for i in range(400))
     (tmp_path / "a.txt").write_text("\n\n".join([book, *ARTICLES]))
@@ -162,7 +162,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_input_is_named_with_its_place(tmp_path, tokenizer, name):
+def test_errors_name_the_file_and_the_line(tmp_path, tokenizer, name):
     content, message = BAD[name]
     if content is not None:
         (tmp_path / name).write_bytes(content)
@@ -220,7 +220,7 @@ def test_word_starts_are_where_words_start(tmp_path, make):
             assert starts[k] == (first[k] in words and not opened_by_marker), (k, piece)
 
 
-def test_special_tokens_in_the_text_are_text_or_gone(tmp_path, tokenizer):
+def test_special_tokens_in_the_text_become_text_or_are_dropped(tmp_path, tokenizer):
     (tmp_path / "a.txt").write_text("a [MASK] b [SEP] c [CLS]")
     for make in (byte_level, sentencepiece_like):
         tokenizer = make()
@@ -321,8 +321,7 @@ corpus.prepare(sys.argv[1], byte_level(), sys.argv[2], max_shard_tokens=300)
 """
 
 
-@pytest.mark.slow
-def test_killed_in_the_middle_goes_on(tmp_path, tokenizer):
+def test_a_killed_preparation_resumes(tmp_path, tokenizer):
     path = write(tmp_path, "a.txt.xz")
     whole = prepare(path, tokenizer, tmp_path / "whole", max_shard_tokens=300)
     command = [sys.executable, "-c", KILLED, str(path), str(tmp_path / "out"), "3"]
@@ -437,7 +436,7 @@ def test_a_document_without_tokens(tmp_path, tokenizer):
     assert sum(lengths) == prepared.train.tokens
 
 
-def test_a_preparation_that_failed_at_once_does_not_stand_in_the_way(tmp_path, tokenizer):
+def test_a_preparation_that_failed_at_once_can_be_repeated(tmp_path, tokenizer):
     (tmp_path / "a.jsonl").write_text('{"text": "the king"}\n{broken\n', encoding="utf-8")
     with pytest.raises(ValueError, match="line 2"):
         prepare(tmp_path / "a.jsonl", tokenizer, tmp_path / "out", validation=0)
@@ -484,7 +483,7 @@ def test_gazetteer_matching(tmp_path):
             boundaries.Gazetteer(bad)
 
 
-def test_a_missing_spacy_model_is_told_before_the_work(tmp_path, tokenizer):
+def test_a_missing_spacy_model_is_reported_before_the_work(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="python -m spacy download no_such_model"):
         prepare(write(tmp_path, "a.txt"), tokenizer, tmp_path / "out", entities="spacy:no_such_model")
 

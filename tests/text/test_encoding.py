@@ -1,4 +1,4 @@
-"""Worker processes start without fork, from any script, and report their errors."""
+"""Worker processes: they start without fork, from any script, and report their errors."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""Masking: the rate is exact, units stay whole, all positions are equally likely, and the batch does not matter."""
+"""The rate is exact, units stay whole, all positions are equally likely, and nothing depends on the batch."""
 
 from dataclasses import replace
 
@@ -107,7 +107,7 @@ def test_units_are_whole_and_spans_contiguous(lengths, strategy, seed):
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("length", [5, 62])
 def test_rate_is_exact_on_average(strategy, length):
-    """Also for sequences so short that rounding would mask 1 of 5 tokens, or none."""
+    """Also for sequences so short that plain rounding would mask a fifth of the tokens, or none."""
     batch = make([length] * 4000)
     counts = per_sequence(batch, apply(batch, Masking(strategy), VOCABULARY, seed=3))
     error = counts.mean() - 0.15 * length
@@ -216,7 +216,7 @@ def test_rate_schedule():
     assert len(apply(batch, masking, VOCABULARY, seed=0).positions) == 30
 
 
-def test_nothing_to_hide():
+def test_nothing_to_mask():
     batch = make([4], unknown=1.0)
     for strategy in STRATEGIES:
         assert len(apply(batch, Masking(strategy), VOCABULARY, seed=0).positions) == 0
@@ -254,7 +254,7 @@ def test_entity_masking_needs_entities_and_mask_token():
 
 
 def hidden_texts(tmp_path, text: str, **options) -> set[str]:
-    """Collect the sets of tokens that are masked together, over many epochs."""
+    """Sets of tokens that are masked together, over many epochs."""
     (tmp_path / "a.txt").write_text(text)
     tokenizer = byte_level()
     train = prepare(tmp_path / "a.txt", tokenizer, tmp_path / "out", validation=0, **options).train
@@ -267,14 +267,14 @@ def hidden_texts(tmp_path, text: str, **options) -> set[str]:
     return seen
 
 
-def test_entities_are_hidden_whole(tmp_path):
+def test_entities_are_masked_whole(tmp_path):
     (tmp_path / "places").write_text("New York City\n")
     seen = hidden_texts(tmp_path, f"{ARTICLES[0]} New York City is large", entities=tmp_path / "places")
     assert "New York City" in seen
     assert not seen & {"New", "York", "City", "New York", "York City"}
 
 
-def test_chinese_words_are_hidden_whole(tmp_path):
+def test_chinese_words_are_masked_whole(tmp_path):
     pytest.importorskip("rjieba")
     seen = hidden_texts(tmp_path, "".join(CHINESE * 2), language="zh")
     assert "北京大学" in seen

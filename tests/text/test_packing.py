@@ -13,7 +13,7 @@ from tests.text.material import ARTICLES, byte_level
 
 
 class Numbers:
-    """Documents of these lengths. Tokens count up, so that each token identifies its place."""
+    """Documents of given lengths whose tokens count up, so that each token shows its position in the corpus."""
 
     def __init__(self, lengths):
         self.ends = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
@@ -162,7 +162,7 @@ def test_bad_settings(change, message):
 
 
 def test_fast_on_many_chunks(tmp_path):
-    """Packing reaches 20 M tokens/s. Only a loop over tokens or chunks would miss this bound."""
+    """The limit is far below the usual 20 M tokens/s: only a Python loop over tokens or chunks is this slow."""
     (tmp_path / "a.txt").write_text("\n\n".join(ARTICLES * 5))
     prepared = prepare(tmp_path / "a.txt", byte_level(), tmp_path / "out")
     packing = Packing(prepared.train, 64, 16384)

@@ -133,7 +133,7 @@ def surfaces(tokenizer, text: str) -> list[str]:
 
 
 def uncovered(tokenizer, text: str) -> str:
-    """Characters, except spaces, that no token's offsets cover."""
+    """Characters, except spaces, that are inside no token's offsets."""
     offsets = tokenizer(text, return_offsets_mapping=True, add_special_tokens=False)["offset_mapping"]
     covered = {i for start, end in offsets for i in range(start, end)}
     return "".join(char for i, char in enumerate(text) if i not in covered and not char.isspace())
@@ -184,7 +184,7 @@ def gpt2_files(folder: Path, special: bool) -> dict[str, int]:
     return vocab
 
 
-def test_v1_vocabulary_as_it_is(tmp_path, recwarn):
+def test_v1_vocabulary_keeps_its_ids(tmp_path, recwarn):
     vocab = gpt2_files(tmp_path, special=True)
     ours = load_tokenizer(tmp_path)
     assert not [w for w in recwarn if "GPT-2" in str(w.message)]
@@ -338,7 +338,7 @@ def test_files_plain_and_compressed_are_the_same_corpus(tmp_path):
 # ----------------------------------------------------------------------------------------------------------- errors
 
 
-def test_loading_errors_name_the_thing(tmp_path, monkeypatch):
+def test_loading_errors_name_the_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
     (tmp_path / "empty").mkdir()
@@ -367,7 +367,7 @@ def test_loading_errors_name_the_thing(tmp_path, monkeypatch):
         load_tokenizer("nobody/nothing")
 
 
-def test_training_errors_name_the_thing(tmp_path):
+def test_training_errors_say_what_is_wrong(tmp_path):
     (tmp_path / "latin.txt").write_bytes("fine\n\nstill fine\ncaf\xe9\n".encode("latin-1"))
     (tmp_path / "empty.txt").write_text("\n\n")
     with pytest.raises(ValueError, match="unknown kind of tokenizer 'char'"):

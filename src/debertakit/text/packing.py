@@ -79,10 +79,6 @@ class Packing:
     def chunks(self) -> int:
         return len(self._bounds) - 1
 
-    @property
-    def steps_per_epoch(self) -> float:
-        return self.epoch_tokens / self.step_tokens
-
     def batch(self, step: int, part: int = 0, parts: int = 1) -> PackedBatch:
         """Return part ``part`` of ``parts`` of a step. With accumulation, part = rank * accumulation + i."""
         if step < 0 or not 0 <= part < parts:

@@ -1,4 +1,4 @@
-"""Properties of every benchmark."""
+"""Checks on every benchmark."""
 
 import pytest
 
