@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.inference.tasks import load
+from debertakit.serving.limits import Limits
 
 
 def serve(
@@ -25,7 +26,7 @@ def serve(
     try:
         import uvicorn
 
-        from debertakit.serving.app import Limits, Model, create_app, refuse_empty
+        from debertakit.serving.app import Model, create_app, refuse_empty
     except ImportError as error:
         raise ImportError(f"serving needs packages ({error.name}): pip install 'debertakit[serve]'") from None
     refuse_empty(api_key)
@@ -49,7 +50,7 @@ def serve(
                 app.state.ready = False  # /ready gives 503 while the last requests are answered
                 super().handle_exit(sig, frame)
 
-        patience = int(within.seconds) + 5
+        patience = int(within.timeout) + 5
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=patience)
         print(f"http://{host}:{port}  (page: /, API: /docs, metrics: /metrics)", file=sys.stderr)
         Server(config).run(sockets=sockets)
