@@ -7,7 +7,7 @@ import pytest
 
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.tasks import TextClassifier
-from debertakit.serving.batcher import Batcher, Busy, TooLarge, guessed_tokens
+from debertakit.serving.batcher import Batcher, Busy, TooLarge, estimated_tokens
 from debertakit.serving.limits import Limits
 from tests.inference import material
 from tests.inference.test_tasks import LABELS
@@ -59,10 +59,10 @@ async def until(true):
 
 
 def test_a_text_counts_once_for_each_label_or_option():
-    assert guessed_tokens({"text": "a" * 400}) == 103
-    assert guessed_tokens({"text": "a" * 400, "labels": ["good"] * 50}) == 50 * 104
-    assert guessed_tokens({"text": "a" * 200, "pair": "b" * 200, "options": ["good", "bad!"]}) == 2 * 104
-    assert guessed_tokens({"text": "好" * 4}) == 6
+    assert estimated_tokens({"text": "a" * 400}) == 103
+    assert estimated_tokens({"text": "a" * 400, "labels": ["good"] * 50}) == 50 * 104
+    assert estimated_tokens({"text": "a" * 200, "pair": "b" * 200, "options": ["good", "bad!"]}) == 2 * 104
+    assert estimated_tokens({"text": "好" * 4}) == 6
 
 
 def test_a_request_larger_than_the_queue_is_refused(classifier, monkeypatch):
