@@ -54,6 +54,7 @@ def test_type_predict_explore_and_change_language(browser, url, tmp_path):
     browser.call("Page.navigate", url=url)
     wait(browser, "document.querySelectorAll('#model option').length === 2")
     assert browser.run("document.querySelector('#run').textContent") == "Predict"
+    assert browser.run("document.querySelector('#fields textarea').value") == TextClassifier.fields[0].example
 
     write(browser, "#fields textarea", "Bob likes the <b>film</b> .")
     browser.run("document.querySelector('#run').click()")
