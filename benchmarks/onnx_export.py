@@ -23,7 +23,7 @@ import torch
 import transformers
 from onnxruntime.quantization import quantize_dynamic
 
-from debertakit.bench.contest import Result, contest
+from debertakit.bench.contest import Measurement, contest
 from debertakit.bench.report import machine
 from debertakit.bench.suites import batch, shape
 from debertakit.heads import DebertaForSequenceClassification
@@ -76,7 +76,7 @@ def contestants(head: str, layers: int, folder: Path, threads: int) -> dict[str,
     }
 
 
-def ratio(result: Result, slow: str, fast: str) -> float:
+def ratio(result: Measurement, slow: str, fast: str) -> float:
     times = [result.times[name] for name in (slow, fast)]
     return times[0].median / times[1].median  # type: ignore[union-attr]
 

@@ -141,7 +141,7 @@ def test_absolute_positions_end(tokenizer):
     config = transformers.RobertaConfig(vocab_size=50, max_position_embeddings=12, pad_token_id=1, **shape)
     subject = Subject("roberta", transformers.RobertaModel(config, add_pooling_layer=False), tokenizer)
     assert len(encode(subject, TEXT).tokens) == 10
-    with pytest.raises(ValueError, match="roberta has absolute positions for 10 tokens, and the text has 13"):
+    with pytest.raises(ValueError, match="roberta reads at most 10 tokens, and the text has 13"):
         take_apart(subject, TEXT, "the mall")
 
 

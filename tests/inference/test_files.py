@@ -80,7 +80,7 @@ def test_bad_rows_are_told_and_do_not_stop_it(tmp_path, predict, capsys):
     rows = read(tmp_path / "out.jsonl")
     assert [row["error"] for row in rows] == [None, "row 2: text is empty", None, None]
     assert "line 4: not JSON" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="there already"):
+    with pytest.raises(ValueError, match="already exists"):
         predict_file(predict, tmp_path / "in.jsonl", tmp_path / "out.jsonl")
 
 
@@ -180,7 +180,7 @@ def test_lists_are_for_labels_and_options(tmp_path, predict):
     predict_file(choose, tmp_path / "options.tsv", tmp_path / "chosen.jsonl")
     rows = read(tmp_path / "chosen.jsonl")
     assert rows[0]["prediction"] in ("a", "the")
-    assert "a list is written as JSON" in rows[1]["error"]
+    assert "write a list as JSON" in rows[1]["error"]
     assert "options is missing" in rows[2]["error"]
 
 
@@ -266,7 +266,7 @@ def test_mistakes(tmp_path, predict):
     [
         ("text,other", {"pair": "hypotesis"}, r"no column 'hypotesis'; there are text, other \(--column pair=NAME\)"),
         ("text,other", {"pear": "other"}, "--column pear=other: this task reads text, pair"),
-        ("text,details", {}, "the input has a column 'details', which is what the output adds; rename it"),
+        ("text,details", {}, "the input has a column 'details', which the output adds; rename it"),
     ],
 )
 def test_columns_that_are_refused(tmp_path, predict, header, columns, message):
@@ -280,7 +280,7 @@ def test_a_folder_that_is_none_of_ours_stays(tmp_path, predict):
     (tmp_path / "in.csv").write_text("text\na\n", encoding="utf-8")
     (tmp_path / "out.csv.parts").mkdir()
     (tmp_path / "out.csv.parts" / "mine").write_text("dear to me")
-    with pytest.raises(ValueError, match="is there already and is none of our jobs"):
+    with pytest.raises(ValueError, match="already exists and was not written by a job"):
         predict_file(predict, tmp_path / "in.csv", tmp_path / "out.csv")
     assert (tmp_path / "out.csv.parts" / "mine").read_text() == "dear to me"
     (tmp_path / "out.csv.parts" / "mine").unlink()

@@ -8,17 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertModel, XLNetConfig, XLNetModel
 
+from debertakit.inference.answer import QuestionAnswerer
+from debertakit.inference.choose import OptionChooser
+from debertakit.inference.classify import Classification, PairScorer, Score, TextClassifier, ZeroShotClassifier
 from debertakit.inference.fill import MaskFiller
-from debertakit.inference.results import Classification, Score
-from debertakit.inference.tasks import (
-    EntityTagger,
-    PairScorer,
-    QuestionAnswerer,
-    TextClassifier,
-    ZeroShotClassifier,
-    entities,
-    load,
-)
+from debertakit.inference.tag import EntityTagger, entities
+from debertakit.inference.tasks import load
 from debertakit.loading import longest_input
 from tests.inference import material
 from tests.inference.material import LABELS, NLI, TEXTS
@@ -189,8 +184,6 @@ def test_answers(tokenizer):
 
 
 def test_options_of_any_number(tokenizer):
-    from debertakit.inference.tasks import OptionChooser
-
     model = material.model("MultipleChoice")
     predict = OptionChooser(model, tokenizer)
     items = [
@@ -203,7 +196,7 @@ def test_options_of_any_number(tokenizer):
             expected = model(**{key: value[None] for key, value in pairs.items()}).logits[0].softmax(-1)
         assert result.scores == pytest.approx(expected.tolist(), abs=1e-5)
         assert result.option == item["options"][int(expected.argmax())]
-    with pytest.raises(ValueError, match="two or more"):
+    with pytest.raises(ValueError, match="at least 2 texts"):
         predict({"text": "a", "options": ["one"]})
 
 

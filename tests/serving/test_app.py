@@ -11,8 +11,10 @@ import pytest
 import transformers
 
 from debertakit.inference.tasks import MaskFiller, OptionChooser, QuestionAnswerer, TextClassifier, ZeroShotClassifier
-from debertakit.serving import app as serving_app
-from debertakit.serving.app import Limits, Model, create_app
+from debertakit.serving import endpoints
+from debertakit.serving.app import create_app
+from debertakit.serving.endpoints import ServedModel
+from debertakit.serving.limits import Limits
 from tests.inference import material
 from tests.inference.material import LABELS, NLI
 
@@ -55,7 +57,7 @@ def test_every_caller_gets_its_own_answer(classifier):
         answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
         return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
 
-    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(line=1 << 20, wait=0.05)), work)
+    found, metrics = run(create_app([ServedModel("m", classifier)], Limits(queue=1 << 20, wait=0.05)), work)
     for own, wanted in zip(found, expected, strict=True):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
@@ -65,7 +67,7 @@ def test_every_caller_gets_its_own_answer(classifier):
 
 
 def test_two_models_and_what_is_loaded(classifier, answerer):
-    models = [Model("a", "classify", classifier), Model("b", "classify", classifier), Model("q", "answer", answerer)]
+    models = [ServedModel("a", classifier), ServedModel("b", classifier), ServedModel("q", answerer)]
 
     async def work(client):
         named = await client.post("/classify", json={"inputs": [{"text": "the cat"}], "model": "b"})
@@ -80,12 +82,12 @@ def test_two_models_and_what_is_loaded(classifier, answerer):
     assert [model["task"] for model in loaded.json()] == ["classify", "classify", "answer"]
     assert ready.json() == {"ready": True}
     assert health.status_code == 200
-    with pytest.raises(ValueError, match="two models"):
+    with pytest.raises(ValueError, match="two models have the same name"):
         create_app([models[0], models[0]])
 
 
 def test_limits(classifier):
-    app = create_app([Model("m", "classify", classifier)], Limits(body=3000, texts=3, characters=100))
+    app = create_app([ServedModel("m", classifier)], Limits(body=3000, inputs=3, characters=100))
     cases = {
         413: [[{"text": "a"}] * 4, [{"text": "a" * 101}], [{"text": "a" * 5000}]],
         422: [[], [{"text": ""}], [{"txt": "a"}], [{"text": 3}], [{"text": "a", "more": 1}]],
@@ -113,9 +115,9 @@ def test_limits_of_labels_options_masks_and_tokens():
     tokenizer = material.tokenizer()
     nli = {"id2label": NLI, "label2id": {name: index for index, name in NLI.items()}}
     models = [
-        Model("z", "zero-shot", ZeroShotClassifier(material.model("SequenceClassification", **nli), tokenizer)),
-        Model("c", "choose", OptionChooser(material.model("MultipleChoice"), tokenizer)),
-        Model("f", "fill", MaskFiller(material.model("MaskedLM"), tokenizer)),
+        ServedModel("z", ZeroShotClassifier(material.model("SequenceClassification", **nli), tokenizer)),
+        ServedModel("c", OptionChooser(material.model("MultipleChoice"), tokenizer)),
+        ServedModel("f", MaskFiller(material.model("MaskedLM"), tokenizer)),
     ]
     many = [f"label {number}" for number in range(129)]
     cases = [
@@ -131,21 +133,21 @@ def test_limits_of_labels_options_masks_and_tokens():
     async def work(client):
         return [await post(client, path, body) for path, body, _, _ in cases]
 
-    for answer, (_, _, status, said) in zip(run(create_app(models, Limits(line=4000)), work), cases, strict=True):
+    for answer, (_, _, status, said) in zip(run(create_app(models, Limits(queue=4000)), work), cases, strict=True):
         assert answer.status_code == status, answer.text
         assert said in answer.text
 
 
-@pytest.mark.parametrize("given", [{"seconds": float("inf")}, {"seconds": float("nan")}, {"seconds": 0}, {"wait": -1}])
+@pytest.mark.parametrize("given", [{"timeout": float("inf")}, {"timeout": float("nan")}, {"timeout": 0}, {"wait": -1}])
 def test_limits_that_cannot_be(given):
     with pytest.raises(ValueError, match="finite"):
         Limits(**given)
 
 
-def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
+def test_a_full_queue_refuses_at_once_and_empties(classifier, monkeypatch):
     encoded, encode = [], classifier.encode
     monkeypatch.setattr(classifier, "encode", lambda items: encoded.extend(items) or encode(items))
-    app = create_app([Model("m", "classify", classifier)], Limits(line=400))
+    app = create_app([ServedModel("m", classifier)], Limits(queue=400))
     text = "the cat " * 25
 
     async def work(client):
@@ -163,13 +165,13 @@ def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
     original = classifier.run
     monkeypatch.setattr(classifier, "run", lambda rows: (time.sleep(0.3), original(rows))[1])
-    app = create_app([Model("m", "classify", classifier)], Limits(seconds=0.1))
+    app = create_app([ServedModel("m", classifier)], Limits(timeout=0.1))
     answer = run(app, lambda client: post(client, "/classify", {"text": "the cat"}))
     assert answer.status_code == 504
 
 
 def test_a_failing_model_does_not_end_the_server(classifier, monkeypatch):
-    app = create_app([Model("m", "classify", classifier)])
+    app = create_app([ServedModel("m", classifier)])
     original, calls = classifier.run, []
 
     def fails_once(rows):
@@ -193,7 +195,7 @@ def test_a_failing_model_does_not_end_the_server(classifier, monkeypatch):
 
 
 def test_a_key(classifier):
-    app = create_app([Model("m", "classify", classifier)], api_key="secret")
+    app = create_app([ServedModel("m", classifier)], api_key="secret")
 
     async def work(client):
         keys = [{}, {"x-api-key": "wrong"}, {"x-api-key": "secret"}, {"authorization": "Bearer secret"}]
@@ -206,7 +208,7 @@ def test_a_key(classifier):
 def test_an_empty_key_is_not_a_key(classifier):
     for key in ("", " "):
         with pytest.raises(ValueError, match="API key is empty"):
-            create_app([Model("m", "classify", classifier)], api_key=key)
+            create_app([ServedModel("m", classifier)], api_key=key)
 
 
 def explain(client, text="the cat sees a dog", **others):
@@ -216,20 +218,20 @@ def explain(client, text="the cat sees a dog", **others):
 def test_only_what_explains_is_explained(classifier):
     shape = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
     bert = transformers.BertForSequenceClassification(transformers.BertConfig(vocab_size=60, **shape))
-    other = Model("other", "classify", TextClassifier(bert, classifier.tokenizer))
+    other = ServedModel("other", TextClassifier(bert, classifier.tokenizer))
 
     async def work(client):
         return await explain(client, model="other"), await explain(client, against="other")
 
-    for answer in run(create_app([Model("m", "classify", classifier), other]), work):
+    for answer in run(create_app([ServedModel("m", classifier), other]), work):
         assert answer.status_code == 422
-        assert answer.json() == {"error": "other cannot be explained: only a DeBERTa that runs in torch can"}
+        assert answer.json() == {"error": "other cannot be explained: only DeBERTa models that run in torch can"}
 
 
 def test_one_explanation_at_a_time_and_not_for_ever(classifier, monkeypatch):
-    app = create_app([Model("m", "classify", classifier)], Limits(seconds=1))
-    go, original = threading.Event(), serving_app.look
-    monkeypatch.setattr(serving_app, "look", lambda *given: (go.wait(20), original(*given))[1])
+    app = create_app([ServedModel("m", classifier)], Limits(timeout=1))
+    go, original = threading.Event(), endpoints.look
+    monkeypatch.setattr(endpoints, "look", lambda *given: (go.wait(20), original(*given))[1])
 
     async def work(client):
         both = await asyncio.gather(explain(client), explain(client))
@@ -246,14 +248,14 @@ def test_an_explanation_keeps_to_its_threads(classifier, monkeypatch):
     """/explain uses the one tokenizer thread, because tokenizers keep state, and does not block the event loop."""
     threads = {}
     for name in ("encode", "look", "page_data"):
-        original = getattr(serving_app, name)
+        original = getattr(endpoints, name)
 
         def noted(*given, name=name, original=original):
             threads[name] = threading.current_thread().name
             return original(*given)
 
-        monkeypatch.setattr(serving_app, name, noted)
-    answer = run(create_app([Model("m", "classify", classifier)]), lambda client: explain(client, "the cat " * 100))
+        monkeypatch.setattr(endpoints, name, noted)
+    answer = run(create_app([ServedModel("m", classifier)]), lambda client: explain(client, "the cat " * 100))
     assert len(answer.json()["models"][0]["texts"][0]["tokens"]) == 64
     assert (threads["encode"], threads["look"]) == ("tokenizer_0", "model_0")
     assert threads["page_data"] not in ("tokenizer_0", "model_0", threading.current_thread().name)
@@ -265,7 +267,7 @@ def test_the_page_and_the_explorer(classifier):
         body = {"model": "m", "text": "the cat sees a dog"}
         return parts, await client.get("/page/secrets"), await client.post("/explain", json=body)
 
-    parts, wrong, explained = run(create_app([Model("m", "classify", classifier)]), work)
+    parts, wrong, explained = run(create_app([ServedModel("m", classifier)]), work)
     assert [part.status_code for part in parts] == [200] * 4
     assert parts[0].headers["content-type"].startswith("text/html")
     assert "http://" not in parts[0].text + parts[1].text  # no external resources
@@ -276,7 +278,7 @@ def test_the_page_and_the_explorer(classifier):
 
 
 def test_logs_hold_no_text(classifier, caplog):
-    app = create_app([Model("m", "classify", classifier)])
+    app = create_app([ServedModel("m", classifier)])
     with caplog.at_level("INFO", "debertakit.serving"):
         run(app, lambda client: post(client, "/classify", {"text": "cat likes Paris"}))
         run(app, lambda client: post(client, "/classify", {"text": "Paris", "cat": 1}))

@@ -8,7 +8,8 @@ import pytest
 import uvicorn
 
 from debertakit.inference.tasks import EntityTagger, TextClassifier
-from debertakit.serving.app import Model, create_app
+from debertakit.serving.app import create_app
+from debertakit.serving.endpoints import ServedModel
 from tests.inference import material
 from tests.inference.material import LABELS
 
@@ -23,8 +24,8 @@ def url():
         "TokenClassification", num_labels=4, id2label=TAGS, label2id={v: k for k, v in TAGS.items()}
     )
     models = [
-        Model("mood", "classify", TextClassifier(material.model("SequenceClassification", **LABELS), tokenizer)),
-        Model("names", "ner", EntityTagger(tagger, tokenizer)),
+        ServedModel("mood", TextClassifier(material.model("SequenceClassification", **LABELS), tokenizer)),
+        ServedModel("names", EntityTagger(tagger, tokenizer)),
     ]
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(create_app(models), log_config=None))
@@ -54,6 +55,7 @@ def test_type_predict_explore_and_change_language(browser, url, tmp_path):
     browser.call("Page.navigate", url=url)
     wait(browser, "document.querySelectorAll('#model option').length === 2")
     assert browser.run("document.querySelector('#run').textContent") == "Predict"
+    assert browser.run("document.querySelector('#fields textarea').value") == TextClassifier.fields[0].example
 
     write(browser, "#fields textarea", "Bob likes the <b>film</b> .")
     browser.run("document.querySelector('#run').click()")

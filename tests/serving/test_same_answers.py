@@ -12,12 +12,12 @@ from debertakit.data.examples import Question, TextExample
 from debertakit.finetuning.evaluation import load_evaluator
 from debertakit.inference.files import predict_file
 from debertakit.loading import TaskSettings, describe
-from debertakit.serving.app import Model, create_app
+from debertakit.serving.app import create_app
+from debertakit.serving.endpoints import ServedModel
 from debertakit.tasks.task import Task
 from tests import tiny
 
 LONG = "the film was good and we saw it in paris . it was a sad day there " * 4  # several windows of 16 tokens
-ENDPOINTS = {"tagging": "ner", "qa": "answer", "choice": "choose"}
 KINDS = ("single-label", "multi-label", "regression", "tagging", "qa", "choice")
 
 
@@ -84,13 +84,12 @@ def predicted(predictor, folder, kind, examples):
 
 
 def served(predictor, kind, examples):
-    task = ENDPOINTS.get(kind, "classify")
-    app = create_app([Model("m", task, predictor)])
+    app = create_app([ServedModel("m", predictor)])
 
     async def ask():
         client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
         async with app.router.lifespan_context(app), client:
-            answer = await client.post(f"/{task}", json={"inputs": [as_input(kind, e) for e in examples]})
+            answer = await client.post(f"/{predictor.task}", json={"inputs": [as_input(kind, e) for e in examples]})
             return answer.json()["results"]
 
     return asyncio.run(ask())

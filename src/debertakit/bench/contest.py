@@ -21,7 +21,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Result:
+class Measurement:
     """One workload and each contestant's time on it; None if a contestant does not apply."""
 
     work: str
@@ -42,7 +42,7 @@ class Result:
         return row
 
 
-def contest(work: str, contestants: dict[str, Callable[[], object]], seconds: float) -> Result:
+def contest(work: str, contestants: dict[str, Callable[[], object]], seconds: float) -> Measurement:
     """Time all contestants for about ``seconds`` in total, at least 3 rounds, after one uncounted warm-up round.
 
     The order is random in each round, so that every contestant runs after every other one. Each run starts after a
@@ -61,7 +61,7 @@ def contest(work: str, contestants: dict[str, Callable[[], object]], seconds: fl
             contestants[name]()
             times[name].append((time.perf_counter() - start) * 1e3)
         rounds += 1
-    return Result(work, {name: _timing(values) for name, values in times.items()})
+    return Measurement(work, {name: _timing(values) for name, values in times.items()})
 
 
 def _timing(values: list[float]) -> Timing:

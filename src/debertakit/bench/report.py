@@ -1,21 +1,22 @@
 """Print, store and plot benchmark results."""
 
-import json
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
+from debertakit import files
 from debertakit.attention import cpu
-from debertakit.bench.contest import Result
+from debertakit.bench.contest import Measurement
 from debertakit.bench.suites import Peak
 
 NAMES = {"ours": "debertakit", "hf": "HF DeBERTa", "bert": "HF BERT (SDPA)", "ort": "ONNX Runtime, HF DeBERTa"}
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, str | int]:
     """Hardware and software of this measurement."""
     return {
         "cpu": _cpu_name(),
@@ -36,13 +37,13 @@ def _cpu_name() -> str:
     return platform.processor() or platform.machine()
 
 
-def header(result: Result | Peak) -> str:
+def header(result: Measurement | Peak) -> str:
     if isinstance(result, Peak):
         return f"{'work':<10}{'ours':>12}{'HF':>12}{'BERT':>12}{'ours/HF':>10}"
     return f"{'work':<10}{'ours ms':>18}{'HF ms':>18}{'BERT ms':>18}{'ORT ms':>18}{'over HF':>10}{'over BERT':>11}"
 
 
-def line(result: Result | Peak) -> str:
+def line(result: Measurement | Peak) -> str:
     """Format one row: medians ± half the interquartile range, speed-up over HF, our time divided by BERT's."""
     if isinstance(result, Peak):
         cells = "".join(
@@ -61,13 +62,11 @@ def line(result: Result | Peak) -> str:
     return f"{result.work:<10}{cells}{faster:>10}{tax:>11}"
 
 
-def write_json(path: Path, suite: str, results: list[Any]) -> None:
-    path.write_text(
-        json.dumps([result.row() | {"suite": suite} for result in results], indent=1) + "\n", encoding="utf-8"
-    )
+def write_json(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
+    files.write_json(path, [result.row() | {"suite": suite} for result in results])
 
 
-def plot(path: Path, suite: str, results: list[Any]) -> None:
+def plot(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
     """Draw bars relative to ours: shorter is better."""
     try:
         import matplotlib
@@ -78,7 +77,7 @@ def plot(path: Path, suite: str, results: list[Any]) -> None:
 
     works = [result.work for result in results]
     unit = "mb" if isinstance(results[0], Peak) else "ms"
-    rows = [result.row() for result in results]
+    rows: list[dict[str, Any]] = [result.row() for result in results]
     peers = [name for name in NAMES if any(row.get(f"{name}_{unit}") for row in rows)]
     figure, axes = pyplot.subplots(figsize=(1.6 + 1.3 * len(works), 4))
     width = 0.8 / len(peers)

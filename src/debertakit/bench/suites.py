@@ -18,18 +18,22 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 import transformers
 from torch import Tensor
 from torch.nn import functional as F
+from transformers import PreTrainedModel
 
-from debertakit.bench.contest import Result, contest
+from debertakit.bench.contest import Measurement, contest
 from debertakit.config import DebertaConfig, preset
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
 from debertakit.pretraining.recipes.deberta import small
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 VOCABULARY = 1000
 # 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.
@@ -38,14 +42,14 @@ MNLI_LENGTHS = [12, 16, 18, 19, 21, 22, 24, 25, 26, 27, 29, 30, 31, 33, 34, 35,
 
 
 @dataclass(frozen=True)
-class Settings:
+class BenchSettings:
     layers: int = 4
     seconds: float = 12.0
     """Time per workload, for all contestants together."""
     quick: bool = False
 
     @classmethod
-    def quick_ones(cls) -> "Settings":
+    def quick_ones(cls) -> "BenchSettings":
         return cls(layers=2, seconds=2.0, quick=True)
 
 
@@ -53,7 +57,7 @@ def shape(layers: int) -> DebertaConfig:
     return preset("deberta-v3-base", num_hidden_layers=layers, vocab_size=VOCABULARY, emd_steps=0)
 
 
-def models(layers: int) -> dict[str, Any]:
+def models(layers: int) -> dict[str, PreTrainedModel]:
     """Build the contestants. Ours and HF's have the same weights."""
     config = shape(layers)
     hf = transformers.DebertaV2Model(transformers.DebertaV2Config.from_dict(config.to_dict()))
@@ -75,7 +79,7 @@ def batch(lengths: list[int]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
-def inference(settings: Settings) -> Iterator[Result]:
+def inference(settings: BenchSettings) -> Iterator[Measurement]:
     works = {
         "1x16": [16],
         "1x32": [32],
@@ -98,7 +102,7 @@ def inference(settings: Settings) -> Iterator[Result]:
         yield contest(name, contestants, settings.seconds)
 
 
-def _inference_run(model: Any, inputs: dict[str, Tensor]) -> Callable[[], object]:
+def _inference_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Callable[[], object]:
     def run() -> object:
         with torch.inference_mode():
             return model(**inputs)
@@ -106,7 +110,7 @@ def _inference_run(model: Any, inputs: dict[str, Tensor]) -> Callable[[], object
     return run
 
 
-def _onnx_session(model: Any) -> Any:
+def _onnx_session(model: PreTrainedModel) -> "onnxruntime.InferenceSession | None":
     """Load transformers' DeBERTa in ONNX Runtime. Returns None if a package is not installed."""
     try:
         import onnxruntime
@@ -126,7 +130,7 @@ def _onnx_session(model: Any) -> Any:
         return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
 
 
-def training(settings: Settings) -> Iterator[Result]:
+def training(settings: BenchSettings) -> Iterator[Measurement]:
     works = {"16x128": [128] * 16, "4x512": [512] * 4}
     if settings.quick:
         works = {"16x128": works["16x128"]}
@@ -142,7 +146,7 @@ def training(settings: Settings) -> Iterator[Result]:
     yield contest("small", small_steps(), settings.seconds * 2)
 
 
-def _hidden_loss(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+def _hidden_loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
     return model(**inputs).last_hidden_state.square().mean()
 
 
@@ -181,7 +185,7 @@ def small_steps() -> dict[str, Callable[[], object]]:
     return {name: partial(_training_step, losses[name], optimisers[name]) for name in losses}
 
 
-def attention(settings: Settings) -> Iterator[Result]:
+def attention(settings: BenchSettings) -> Iterator[Measurement]:
     """One layer's attention with its projections: forward alone, and forward and backward ("+")."""
     works = {"1x32": [32], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}
     if settings.quick:
@@ -247,10 +251,10 @@ class Peak:
         return {"work": self.work, "ours_mb": self.ours_mb, "hf_mb": self.hf_mb, "bert_mb": self.bert_mb}
 
 
-def memory(settings: Settings) -> Iterator[Peak]:
+def memory(settings: BenchSettings) -> Iterator[Peak]:
     """Peak memory that one layer's attention (forward and backward) adds to a separate process."""
     if not Path("/proc/self/clear_refs").exists():
-        raise ValueError("deberta bench memory reads Linux's /proc/self; it is not there on this system")
+        raise ValueError("deberta bench memory needs Linux (/proc/self)")
     lengths = (1024, 2048) if settings.quick else (1024, 2048, 4096, 8192)
     for length in lengths:
         hf = peak_memory("hf", length) if length <= 4096 else None  # above that, transformers needs over 20 GB

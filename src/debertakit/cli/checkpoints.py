@@ -107,7 +107,7 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     torch.manual_seed(0)
-    settings = available.Settings.quick_ones() if quick else available.Settings()
+    settings = available.BenchSettings.quick_ones() if quick else available.BenchSettings()
     print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
     results: list = []
     for result in getattr(available, suite)(settings):

@@ -158,7 +158,7 @@ def serve(
     quiet()
     if api_key is None:
         api_key = os.environ.get("DEBERTA_API_KEY")  # typer turns an empty key into None; the server rejects it
-    run(models, host=host, port=port, backend=backend, api_key=api_key, wait=wait, line=line, seconds=seconds)
+    run(models, host=host, port=port, backend=backend, api_key=api_key, wait=wait, queue=line, timeout=seconds)
 
 
 @app.command()

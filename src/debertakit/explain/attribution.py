@@ -11,11 +11,12 @@ Completeness: the scores sum to f(x) - f(x'), up to the error of the numeric int
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
+from transformers import PreTrainedModel
 
 from debertakit.explain.parts import readable
+from debertakit.protocols import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,13 @@ class Attribution:
 
 
 def attribute(
-    model: Any, tokenizer: Any, text: str, pair: str | None = None, *, label: int | None = None, steps: int = 64
+    model: PreTrainedModel,
+    tokenizer: Tokenizer,
+    text: str,
+    pair: str | None = None,
+    *,
+    label: int | None = None,
+    steps: int = 64,
 ) -> Attribution:
     """Score the tokens for a label (None: the most probable) of our or transformers' sequence classifier."""
     try:
@@ -58,15 +65,15 @@ def attribute(
         return model(inputs_embeds=embedded, **batch).logits
 
     with torch.no_grad():
-        said, before = logits(words)[0], logits(blank)[0]
+        of_text, of_blank = logits(words)[0], logits(blank)[0]
     if label is None:
-        label = int(said.argmax())
-    if not 0 <= label < len(said):
-        raise ValueError(f"this classifier has no label {label}; it has 0 to {len(said) - 1}")
+        label = int(of_text.argmax())
+    if not 0 <= label < len(of_text):
+        raise ValueError(f"this classifier has no label {label}; it has 0 to {len(of_text) - 1}")
     scores = IntegratedGradients(logits).attribute(words, blank, target=label, n_steps=steps, internal_batch_size=16)
     return Attribution(
         [readable(tokenizer, piece) for piece in ids[0].tolist()],
         scores[0].sum(-1).tolist(),
         str(model.config.id2label.get(label, label)),
-        float(said[label] - before[label]),
+        float(of_text[label] - of_blank[label]),
     )

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from debertakit.explain.parts import Anatomy, Shares, patterns
+from debertakit.files import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 CONTENT_TO_POSITION = ("#1658b0", "#ffffff", "#d66014")  # same colours as the HTML page
 
@@ -37,7 +43,7 @@ def pattern_figure(anatomies: Sequence[Anatomy], file: str | Path, layer: int = 
             panel.imshow(np.sqrt(shown), cmap="Blues", vmin=0.0, vmax=1.0)
             panel.set_title(title, fontsize=9)
             _label(panel, anatomy.tokens if len(anatomy.tokens) <= 24 else [])
-    figure.savefig(file, dpi=150)
+    _save(figure, Path(file))
     plot.close(figure)
 
 
@@ -55,19 +61,24 @@ def shares_figure(shares: Shares, file: str | Path, title: str = "") -> None:
         colour = "black" if 0.2 < value < 0.8 else "white"
         axis.text(head, layer, f"{100 * value:.0f}", ha="center", va="center", fontsize=7, color=colour)
     axis.set(xlabel="head", ylabel="layer", xticks=range(heads), yticks=range(layers))
-    axis.set_title(title or "position's share of the scores' variation, %", fontsize=10)
+    axis.set_title(title or "share of position in the variation of the scores, %", fontsize=10)
     figure.colorbar(image, ax=axis, ticks=[0, 0.5, 1]).ax.set_yticklabels(["content", "half", "position"])
-    figure.savefig(file, dpi=150)
+    _save(figure, Path(file))
     plot.close(figure)
 
 
-def _label(panel: Any, tokens: Sequence[str]) -> None:
+def _save(figure: Figure, file: Path) -> None:
+    with replacing(file) as temporary:
+        figure.savefig(temporary, dpi=150, format=file.suffix[1:] or "png")
+
+
+def _label(panel: Axes, tokens: Sequence[str]) -> None:
     shown = [token.strip().replace("$", r"\$") for token in tokens]  # matplotlib would parse $...$ as math
     panel.set_xticks(range(len(shown)), shown, rotation=90, fontsize=6)
     panel.set_yticks(range(len(shown)), shown, fontsize=6)
 
 
-def _matplotlib() -> Any:
+def _matplotlib() -> ModuleType:
     try:
         import matplotlib
     except ImportError:

@@ -9,16 +9,45 @@ import json
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
 from debertakit.explain.parts import Anatomy, centred, profile, shares
+from debertakit.files import write_text
 
 LARGEST = 40_000_000  # cells: larger pages are slow in a browser
 
 
-def page_data(models: Sequence[Sequence[Anatomy]]) -> dict[str, Any]:
+class CompactArray(TypedDict):
+    """[layers, heads, ...] in one byte per cell: value = low[head] + step[head] * byte."""
+
+    bytes: str
+    low: list[float]
+    step: list[float]
+
+
+class TextData(TypedDict, total=False):
+    tokens: list[str]
+    matrices: dict[str, CompactArray]
+    profile: dict[str, CompactArray]
+    shares: dict[str, list[list[float]]]
+    """Only for models with position parts."""
+
+
+class ModelData(TypedDict):
+    name: str
+    layers: int
+    heads: int
+    parts: list[str]
+    texts: list[TextData]
+
+
+class PageData(TypedDict):
+    models: list[ModelData]
+
+
+def page_data(models: Sequence[Sequence[Anatomy]]) -> PageData:
     """Build the data of the page. ``models``: the anatomies of each model, for the same texts in the same order."""
     cells = sum(anatomy.attention.size * (1 + len(anatomy.parts)) for texts in models for anatomy in texts)
     check_size(cells, max(len(anatomy.tokens) for texts in models for anatomy in texts))
@@ -33,7 +62,7 @@ def check_size(cells: int, longest: int) -> None:
         )
 
 
-def _model_data(texts: Sequence[Anatomy]) -> dict[str, Any]:
+def _model_data(texts: Sequence[Anatomy]) -> ModelData:
     layers, heads = texts[0].attention.shape[:2]
     return {
         "name": texts[0].model,
@@ -44,9 +73,9 @@ def _model_data(texts: Sequence[Anatomy]) -> dict[str, Any]:
     }
 
 
-def _text_data(anatomy: Anatomy) -> dict[str, Any]:
+def _text_data(anatomy: Anatomy) -> TextData:
     by_distance = profile(anatomy)
-    data: dict[str, Any] = {
+    data: TextData = {
         "tokens": anatomy.tokens,
         "matrices": {"attention": _compact(anatomy.attention)},
         "profile": {"attention": _compact(by_distance.attention)},
@@ -59,7 +88,7 @@ def _text_data(anatomy: Anatomy) -> dict[str, Any]:
     return data
 
 
-def _compact(values: np.ndarray) -> dict[str, Any]:
+def _compact(values: np.ndarray) -> CompactArray:
     """Quantise [layers, heads, ...] to bytes, with the minimum and the step of each head."""
     flat = values.reshape(values.shape[0] * values.shape[1], -1).astype(np.float64)
     low, high = flat.min(1), flat.max(1)
@@ -73,10 +102,10 @@ def _compact(values: np.ndarray) -> dict[str, Any]:
 
 
 def write_page(models: Sequence[Sequence[Anatomy]], file: str | Path) -> None:
-    Path(file).write_text(page_html(page_data(models)), encoding="utf-8")
+    write_text(Path(file), page_html(page_data(models)))
 
 
-def page_html(data: dict[str, Any]) -> str:
+def page_html(data: PageData) -> str:
     folder = files("debertakit.explain") / "page"
     html = (folder / "page.html").read_text(encoding="utf-8")
     # ASCII without "<", so that the data cannot close its script element.

@@ -18,16 +18,17 @@ attention (BERT, RoBERTa) have only attention and the attention profile.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
+from transformers import PreTrainedModel
 
 from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
 from debertakit.loading import describe, longest_input
 from debertakit.model import DebertaModel, relative_table
 from debertakit.padding import Recorder, pack_input
+from debertakit.protocols import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -35,8 +36,8 @@ class Subject:
     """A model to explain, with its tokenizer."""
 
     name: str
-    model: Any
-    tokenizer: Any
+    model: PreTrainedModel
+    tokenizer: Tokenizer
 
     @classmethod
     def load(cls, name: str | Path) -> "Subject":
@@ -64,7 +65,7 @@ class Anatomy:
 
 
 @dataclass(frozen=True)
-class Encoded:
+class EncodedText:
     """An encoded text and its readable tokens."""
 
     tokens: list[str]
@@ -76,7 +77,7 @@ def take_apart(subject: Subject, text: str, pair: str | None = None, longest: in
     return look(subject, encode(subject, text, pair, longest))
 
 
-def encode(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> Encoded:
+def encode(subject: Subject, text: str, pair: str | None = None, longest: int | None = None) -> EncodedText:
     """Tokenizer step of ``take_apart``."""
     if not text.strip():
         raise ValueError("the text is empty")
@@ -84,12 +85,12 @@ def encode(subject: Subject, text: str, pair: str | None = None, longest: int | 
     pieces = encoded["input_ids"][0].tolist()
     most, ends_there = longest_input(subject.model, subject.tokenizer)
     if ends_there and len(pieces) > most:
-        raise ValueError(f"{subject.name} has absolute positions for {most} tokens, and the text has {len(pieces)}")
-    return Encoded([readable(subject.tokenizer, piece) for piece in pieces], dict(encoded))
+        raise ValueError(f"{subject.name} reads at most {most} tokens, and the text has {len(pieces)}")
+    return EncodedText([readable(subject.tokenizer, piece) for piece in pieces], dict(encoded))
 
 
 @torch.no_grad()
-def look(subject: Subject, encoded: Encoded) -> Anatomy:
+def look(subject: Subject, encoded: EncodedText) -> Anatomy:
     """Model step of ``take_apart``, on the model's device."""
     backbone = subject.model.base_model.eval()
     inputs = {name: values.to(backbone.device) for name, values in encoded.inputs.items()}
@@ -101,7 +102,7 @@ def look(subject: Subject, encoded: Encoded) -> Anatomy:
     return Anatomy(subject.name, encoded.tokens, attention.float().cpu().numpy(), arrays)
 
 
-def cells(subject: Subject, encoded: Encoded) -> int:
+def cells(subject: Subject, encoded: EncodedText) -> int:
     """Size of the ``Anatomy`` of a text in numbers, without computing it."""
     config = subject.model.config
     parts = 0
@@ -131,9 +132,9 @@ def _deberta_parts(
     return torch.cat(attentions), {name: torch.cat([parts[name] for parts in layers]) for name in layers[0]}
 
 
-def readable(tokenizer: Any, piece: int) -> str:
+def readable(tokenizer: Tokenizer, piece: int) -> str:
     """Return a token as text, with the space markers of SentencePiece and GPT-2 shown as spaces."""
-    token = tokenizer.convert_ids_to_tokens(piece)
+    token = tokenizer.convert_ids_to_tokens([piece])[0]
     shown = tokenizer.decode([piece]) if not token.startswith(("##", "▁")) else token.replace("▁", " ")
     return shown or token
 
@@ -158,14 +159,14 @@ def shares(anatomies: Iterable[Anatomy]) -> Shares:
     with_total: dict[str, np.ndarray] = {}
     for anatomy in anatomies:
         if not anatomy.parts:
-            raise ValueError(f"{anatomy.model} has no disentangled attention: its scores are content alone")
+            raise ValueError(f"{anatomy.model} has no disentangled attention, so its scores have no position part")
         parts = {name: centred(part) for name, part in anatomy.parts.items()}
         total = np.sum(list(parts.values()), axis=0)
         for name, part in parts.items():
             # Mean over keys, so that rows of long and short texts have equal weight.
             with_total[name] = with_total.get(name, 0.0) + (part * total).mean(-1).sum(-1)
     if not with_total:
-        raise ValueError("no text to take shares over")
+        raise ValueError("no text to compute shares from")
     variance = np.sum(list(with_total.values()), axis=0)
     return Shares({name: value / np.maximum(variance, 1e-30) for name, value in with_total.items()})
 

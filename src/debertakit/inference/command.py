@@ -5,10 +5,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from debertakit.inference.files import headline, predict_file
+from debertakit.inference.embed import Embedding
+from debertakit.inference.files import predict_file
 from debertakit.inference.predictor import Predictor
-from debertakit.inference.results import Embedding
-from debertakit.inference.tasks import OptionChooser, load
+from debertakit.inference.tasks import load
 
 OPTIONS = {"labels": "label"}
 """Python argument name -> command-line option, where they differ."""
@@ -59,7 +59,7 @@ def predict(
         if as_json or isinstance(result, Embedding):
             print(json.dumps(asdict(result), ensure_ascii=False))
         else:
-            print(headline(result))
+            print(result.headline())
 
 
 def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
@@ -73,12 +73,14 @@ def make(model: str, task: str | None, options: dict[str, Any]) -> Predictor:
 def inputs(predictor: Predictor, texts: list[str], pair: str | None) -> list[dict[str, Any]]:
     """Turn command-line texts into inputs: one input per text, or one input from several fields (question, context)."""
     given = {} if pair is None else {"pair": pair}
-    known = (*predictor.fields, *predictor.optional)
+    known = [field.name for field in predictor.fields]
     if given and "pair" not in known:
         raise ValueError(f"--pair: this task has no pair; it reads {', '.join(known)}")
-    if isinstance(predictor, OptionChooser):
-        return [{"text": texts[0], "options": texts[1:], **given}]
-    fields = [field for field in predictor.fields if field not in given]
+    required = [field for field in predictor.fields if field.required and field.name not in given]
+    fields = [field.name for field in required]
+    if required[-1].holds != "text":  # a list takes all remaining texts
+        *first, last = fields
+        return [{**dict(zip(first, texts, strict=False)), last: texts[len(first) :], **given}]
     if len(fields) == 1:
         return [{fields[0]: text, **given} for text in texts]
     if len(texts) != len(fields):

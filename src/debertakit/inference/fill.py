@@ -1,29 +1,52 @@
 """Fill-mask: predict the token at each [MASK]."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from debertakit.inference.predictor import Input, Predictor
-from debertakit.inference.results import Candidate, Filled, Result
+from debertakit.inference.predictor import Input, InputField, Network, Predictor, Result
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.padding import pack_input
+from debertakit.protocols import Tokenizer
 from debertakit.tasks.features import TokenRow
 
-__all__ = ["Candidate", "MaskFiller", "fill_mask"]
+
+@dataclass(frozen=True)
+class Candidate:
+    token: str
+    """The token as text."""
+    token_id: int
+    probability: float
+    text: str
+    """The whole text with this mask filled. Other masks stay."""
 
 
-def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[Candidate]]:
+@dataclass(frozen=True)
+class Filled(Result):
+    masks: list[list[Candidate]]
+    """The most probable tokens for each mask, from left to right."""
+
+    def headline(self) -> str:
+        return ";".join(mask[0].token for mask in self.masks)
+
+
+def fill_mask(text: str, model: Network, tokenizer: Tokenizer, top: int = 5) -> list[list[Candidate]]:
     """Return the ``top`` most probable tokens for each mask in ``text``, from left to right."""
     return MaskFiller(model, tokenizer, top=top)(text).masks
 
 
-class MaskFiller(Predictor):
+class MaskFiller(Predictor[Filled]):
     """Predict the most probable tokens at each mask. DeBERTa models use their mask decoder."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **options: Any):
+    task = "fill"
+    head = "MaskedLM"
+    fields = (InputField("text", example="Paris is the [MASK] of France."),)
+
+    def __init__(self, model: Network, tokenizer: Tokenizer, *, top: int = 5, **options: Any):
         if tokenizer.mask_token is None:
             raise ValueError("this tokenizer has no mask token")
         if top < 1:
@@ -33,11 +56,11 @@ class MaskFiller(Predictor):
         super().__init__(model, tokenizer, **options)
         self.top = top
 
-    def check(self, item: Any) -> Input:
-        item = super().check(item)
-        if self.tokenizer.mask_token not in item["text"]:
+    def check(self, item: object) -> Input:
+        checked = super().check(item)
+        if self.tokenizer.mask_token not in checked["text"]:
             raise ValueError(f"the text has no {self.tokenizer.mask_token} to fill")
-        return item
+        return checked
 
     def encode(self, items: Sequence[Input]) -> list[TokenRow]:
         """Encode whole texts, without truncation or windows: a mask is predicted from the whole text."""
@@ -50,7 +73,7 @@ class MaskFiller(Predictor):
                 raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
         return rows
 
-    def forward(self, batch: dict[str, Any], rows: Sequence[TokenRow]) -> list[np.ndarray]:
+    def forward(self, batch: dict[str, Tensor], rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Return [masks, top, 2] for each row: token id and probability."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         masked = ids == self.tokenizer.mask_token_id
@@ -64,7 +87,7 @@ class MaskFiller(Predictor):
         both = torch.stack([found.indices.double(), found.values.double()], -1).cpu()
         return [part.numpy() for part in both.split(masked.sum(1).tolist())]
 
-    def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Result]:
+    def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Filled]:
         return [Filled(self._masks(row.ids[0], output)) for row, output in zip(rows, outputs, strict=True)]
 
     def _masks(self, ids: list[int], output: np.ndarray) -> list[list[Candidate]]:

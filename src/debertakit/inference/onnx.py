@@ -17,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,11 @@ from transformers.utils import ModelOutput
 from debertakit import heads
 from debertakit.config import DebertaConfig
 from debertakit.decoding import encoder_depth
+from debertakit.files import replacing
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
 from debertakit.loading import copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
+from debertakit.protocols import Tokenizer
 
 if TYPE_CHECKING:
     import onnx
@@ -76,7 +78,11 @@ def _replaced_tokens(
     return {"logits": (graph.op("Squeeze", logits, graph.integers(2)), ["batch", "length"])}
 
 
-def _pooled(model: Any, encoder: EncoderGraph, segments: str | None) -> str:
+def _pooled(
+    model: heads.DebertaForSequenceClassification | heads.DebertaForMultipleChoice,
+    encoder: EncoderGraph,
+    segments: str | None,
+) -> str:
     """Classify the pooled first token: [sequences, classes]. The last layer computes only that row."""
     graph = encoder.graph
     first = encoder.encode(segments, first_token=True)
@@ -127,9 +133,11 @@ def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelP
     from onnx import helper
 
     if type(model) not in HEADS:
-        raise ValueError(f"{type(model).__name__} has no ONNX form; {', '.join(c.__name__ for c in HEADS)} have")
+        raise ValueError(
+            f"{type(model).__name__} cannot be exported to ONNX; choose from {', '.join(c.__name__ for c in HEADS)}"
+        )
     if model.dtype != torch.float32:
-        raise ValueError(f"export starts from fp32 weights, these are {model.dtype}: model.float() makes them so")
+        raise ValueError(f"export needs fp32 weights, and these are {model.dtype}; convert them with model.float()")
     model.eval()
     graph, backbone = Graph(), model.base_model
     many = isinstance(model, heads.DebertaForMultipleChoice)
@@ -162,7 +170,7 @@ def export_onnx(
     model: DebertaPreTrainedModel | str | Path,
     out: str | Path,
     *,
-    tokenizer: Any = None,
+    tokenizer: Tokenizer | None = None,
     int8: bool = False,
     opset: int = OPSET,
 ) -> Path:
@@ -176,7 +184,7 @@ def export_onnx(
     newest = onnx.defs.onnx_opset_version()
     if not OPSET <= opset <= newest:
         raise ValueError(
-            f"opset {opset} will not do: this graph needs {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
+            f"opset {opset} is not supported; choose {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
     source = None
     if not isinstance(model, DebertaPreTrainedModel):
@@ -201,7 +209,8 @@ def export_onnx(
         if tokenizer is not None:
             tokenizer.save_pretrained(written)
         for file in written.iterdir():
-            shutil.move(file, out / file.name)
+            with replacing(out / file.name) as temporary:
+                shutil.move(file, temporary)
     if source is not None:
         copy_settings(source, out)
     return out / "model.onnx"
@@ -218,7 +227,7 @@ class OnnxModel:
 
         file = Path(folder) / "model.onnx"
         if not file.is_file():
-            raise ValueError(f"no model.onnx in {folder}: deberta export onnx MODEL --out {folder} writes one")
+            raise ValueError(f"no model.onnx in {folder}; create it with deberta export onnx MODEL --out {folder}")
         self.config = DebertaConfig.from_pretrained(folder)
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
@@ -277,7 +286,7 @@ def _load(name: str | Path) -> DebertaPreTrainedModel:
     return saved.network()
 
 
-def _tokenizer_of(name: str | Path) -> Any:
+def _tokenizer_of(name: str | Path) -> Tokenizer | None:
     from debertakit.text.tokenizers import load_tokenizer
 
     try:

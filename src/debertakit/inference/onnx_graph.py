@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 MASKED = -1e9  # finite, so that a sequence with only padding gives no NaN
 FLOAT, INT32 = 1, 6  # ONNX element types
 
-ACTIVATIONS: dict[str, tuple[str, dict[str, Any]]] = {
+ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
     "gelu": ("Gelu", {}),
     "gelu_new": ("Gelu", {"approximate": "tanh"}),
     "gelu_pytorch_tanh": ("Gelu", {"approximate": "tanh"}),
@@ -91,7 +91,9 @@ class Graph:
 
     def activation(self, x: str, name: str) -> str:
         if name not in ACTIVATIONS:
-            raise ValueError(f"the activation {name!r} has no ONNX form here; {', '.join(ACTIVATIONS)} have")
+            raise ValueError(
+                f"the activation {name!r} cannot be exported to ONNX; choose from {', '.join(ACTIVATIONS)}"
+            )
         kind, attributes = ACTIVATIONS[name]
         return self.op(kind, x, **attributes)
 
@@ -118,7 +120,7 @@ class EncoderGraph:
         padding = op("Mul", op("Sub", graph.number(1.0), self.mask), graph.number(MASKED))
         self.padding = op("Unsqueeze", padding, graph.integers(1, 2))  # [batch, 1, 1, length]
         if "p2p" in self.config.pos_att_type:
-            raise ValueError("pos_att_type p2p has no ONNX form here; no released model uses it")
+            raise ValueError("pos_att_type p2p cannot be exported to ONNX; no released model uses it")
         self.table: Any = relative_table(model.encoder, self.config, Layout.rectangular(1, 1, "cpu"))
         if self.table is not None:
             relative = self.table.relative

@@ -1,4 +1,8 @@
-"""Base class of all predictors. Prediction has four steps:
+"""Base class of all predictors. A predictor is the whole description of a task: a new one is a new module with a
+result type and a predictor class, and an entry in PREDICTORS (tasks.py). From its class attributes follow the command
+line, the columns that a file needs, the HTTP endpoint with its schema, and the form on the web page.
+
+Prediction has four steps:
 
     check    validate an input; raise ValueError if it is not usable
     encode   inputs -> rows of tokens; one input may become several rows (windows, labels, options)
@@ -9,46 +13,114 @@ Calling a predictor runs all four steps. The HTTP server runs the third step for
 deciding are those of evaluation (tasks/features.py, tasks/decisions.py): a predictor answers what ``evaluate`` scored.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
+from torch import Tensor
+from transformers import PreTrainedConfig
+from transformers.utils import ModelOutput
 
 from debertakit.data.examples import Example, Kind, TextExample
-from debertakit.inference.results import Result
-from debertakit.loading import longest_input
+from debertakit.loading import SavedModel, longest_input
+from debertakit.protocols import Tokenizer
 from debertakit.tasks.batches import Collator, batches_of
 from debertakit.tasks.decisions import BUDGET, unpadded
 from debertakit.tasks.features import ExampleEncoder, Long, TokenRow, long_modes
 from debertakit.tasks.losses import task_logits
 
-Input = Mapping[str, Any]
-LISTS = ("labels", "options", "words")
-"""Fields that hold a list of texts; the other fields hold one text."""
 LOOK_AHEAD = 4096
 """Number of inputs that are sorted by length together."""
 
 
-class Predictor:
-    fields: ClassVar[tuple[str, ...]] = ("text",)
-    """Required fields of an input. A plain string is taken as the first field."""
-    optional: ClassVar[tuple[str, ...]] = ()
-    instead: ClassVar[Mapping[str, str]] = {}
-    """Optional field that may replace a required one."""
+class Network(Protocol):
+    """A network to predict with: our class, a class of transformers, or an ONNX graph."""
+
+    config: PreTrainedConfig
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def eval(self) -> "Network": ...
+
+    def __call__(self, **inputs: Tensor) -> ModelOutput: ...
+
+
+@dataclass(frozen=True)
+class InputField:
+    """A field of an input."""
+
+    name: str
+    required: bool = True
+    holds: Literal["text", "words", "choices"] = "text"
+    """text: one text
+    words: a list of words, read together
+    choices: a list of texts; the model reads the input once for each of them
+    """
+    at_least: int = 1
+    """Smallest number of words or choices."""
+    instead_of: str | None = None
+    """Required field that this optional one may replace."""
+    example: str | tuple[str, ...] = ""
+    """Value that the form on the web page starts with."""
+
+    def check(self, value: object) -> None:
+        if self.holds == "text":
+            if not isinstance(value, str):
+                raise ValueError(f"{self.name} must be text, not {type(value).__name__}")
+            if self.required and not value.strip():
+                raise ValueError(f"{self.name} is empty")
+            return
+        if not isinstance(value, (list, tuple)):
+            raise ValueError(f"{self.name} must be a list of texts, not {type(value).__name__}")
+        if len(value) < self.at_least or not all(isinstance(text, str) for text in value):
+            raise ValueError(f"{self.name} must be a list of at least {self.at_least} texts")
+        if self.holds == "choices" and not all(text.strip() for text in value):
+            raise ValueError(f"{self.name} has an empty text")
+
+
+Input = Mapping[str, Any]
+"""Field name -> text or list of texts."""
+
+
+@dataclass(frozen=True)
+class Result(ABC):
+    """Base class of result types. A result is the same in Python, in files (as JSON) and over HTTP."""
+
+    @abstractmethod
+    def headline(self) -> str | float:
+        """The short answer: what the command line prints and the column ``prediction`` holds."""
+
+
+R = TypeVar("R", bound=Result)
+Item = TypeVar("Item", str, Input)
+
+
+class Predictor(ABC, Generic[R]):
+    """``Predictor[R]`` returns results of type R. The first docstring line is shown in the API documentation."""
+
+    task: ClassVar[str]
+    """Name on the command line and path of the HTTP endpoint."""
+    head: ClassVar[str]
+    """Head that the task needs: "SequenceClassification". "": the encoder of any model."""
+    fields: ClassVar[tuple[InputField, ...]]
+    """Fields of an input. A plain string is taken as the first field."""
 
     def __init__(
         self,
-        model: Any,
-        tokenizer: Any,
+        model: Network,
+        tokenizer: Tokenizer,
         *,
-        kind: Kind = "single-label",
-        labels: tuple[str, ...] = (),
         max_length: int | None = None,
         long: Long | None = None,
         budget: int | None = None,
     ):
-        """``kind``: of the model's logits (tasks/losses.py). ``long``: how to read long texts (tasks/features.py)."""
+        """``max_length``: tokens; None: the longest input that the model takes. ``long``: how to read longer texts
+        (tasks/features.py). ``budget``: tokens per batch."""
+        kind, labels = self.outputs_of(model.config)
         longest, absolute = longest_input(model, tokenizer)
         if long == "whole" and absolute:
             raise ValueError(
@@ -62,51 +134,60 @@ class Predictor:
         self.device = model.device
         self.budget = budget or BUDGET[self.device.type == "cuda"]
 
+    @staticmethod
+    def outputs_of(config: PreTrainedConfig) -> tuple[Kind, tuple[str, ...]]:
+        """Kind of the model's logits (tasks/losses.py), and its labels if the task has labels."""
+        return "single-label", ()
+
+    @classmethod
+    def options_from(cls, saved: SavedModel, given: dict[str, Any]) -> dict[str, Any]:
+        """Complete the options ``given`` with those that the model folder stores."""
+        return {"max_length": saved.settings.max_length, **given}
+
     @property
     def numeric(self) -> bool:
-        """Whether the prediction is a number."""
+        """Whether the short answer is a number."""
         return False
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, object]:
         """JSON-serialisable options, stored in the job record."""
         plain = (str, int, float, tuple, type(None))
         return {name: value for name, value in vars(self).items() if isinstance(value, plain) and name != "budget"}
 
-    def __call__(self, inputs: Any) -> Any:
+    @overload
+    def __call__(self, inputs: str | Input) -> R: ...
+
+    @overload
+    def __call__(self, inputs: list[Item] | tuple[Item, ...]) -> list[R]: ...
+
+    def __call__(self, inputs: str | Input | list[Item] | tuple[Item, ...]) -> R | list[R]:
         """Predict on one input (a string, or a mapping with ``fields``) or on a list of inputs."""
         if isinstance(inputs, (str, Mapping)):
-            return self([inputs])[0]
-        return [
-            result for start in range(0, len(inputs), LOOK_AHEAD) for result in self._some(inputs[start:][:LOOK_AHEAD])
-        ]
+            return self._predict([inputs])[0]
+        blocks = [inputs[start : start + LOOK_AHEAD] for start in range(0, len(inputs), LOOK_AHEAD)]
+        return [result for block in blocks for result in self._predict(block)]
 
-    def _some(self, inputs: Sequence[Any]) -> list[Result]:
+    def _predict(self, inputs: Sequence[str | Input]) -> list[R]:
         items = [self.check(item) for item in inputs]
         rows = self.encode(items)
         return self.decide(items, rows, self.run(rows))
 
     # ------------------------------------------------------------------------------------------------ the four steps
 
-    def check(self, item: Any) -> Input:
+    def check(self, item: object) -> Input:
         """Return the input as a mapping. Raise if a field is missing or has the wrong type."""
         if isinstance(item, str):
-            item = {self.fields[0]: item}
+            item = {self.fields[0].name: item}
+        needed = ", ".join(field.name for field in self.fields if field.required)
         if not isinstance(item, Mapping):
-            raise ValueError(
-                f"an input is a text or a mapping with {', '.join(self.fields)}; got {type(item).__name__}"
-            )
-        for name in (*self.fields, *self.optional):
-            value = item.get(name)
-            if value is None:
-                if name in self.fields and item.get(self.instead.get(name, "")) is None:
-                    raise ValueError(f"an input needs {', '.join(self.fields)}; {name} is missing")
-            elif name in LISTS:
-                if not isinstance(value, (list, tuple)):
-                    raise ValueError(f"{name} must be a list of texts, not {type(value).__name__}")
-            elif not isinstance(value, str):
-                raise ValueError(f"{name} must be text, not {type(value).__name__}")
-            elif not value.strip() and name in self.fields:
-                raise ValueError(f"{name} is empty")
+            raise ValueError(f"an input is a text or a mapping with {needed}; got {type(item).__name__}")
+        replaced = {field.instead_of for field in self.fields if item.get(field.name) is not None}
+        for field in self.fields:
+            value = item.get(field.name)
+            if value is not None:
+                field.check(value)
+            elif field.required and field.name not in replaced:
+                raise ValueError(f"an input needs {needed}; {field.name} is missing")
         return item
 
     def encode(self, items: Sequence[Input]) -> list[TokenRow]:
@@ -126,10 +207,11 @@ class Predictor:
                 found[index] = output
         return found
 
-    def forward(self, batch: dict[str, Any], rows: Sequence[TokenRow]) -> list[np.ndarray]:
+    def forward(self, batch: dict[str, Tensor], rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Run one batch and return one array per row."""
         logits = task_logits(self.model, batch, self.kind).cpu().numpy()
         return [unpadded(self.kind, values, row) for values, row in zip(logits, rows, strict=True)]
 
-    def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Result]:
-        raise NotImplementedError
+    @abstractmethod
+    def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[R]:
+        """Return one result per input. ``outputs``: what ``forward`` returned for each row."""

@@ -8,13 +8,16 @@ use a cluster; otherwise Ray runs on this machine. All machines must see the sam
 
 import os
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pyarrow
 from pyarrow import dataset
 
 from debertakit.data.tables import TableRow
-from debertakit.inference.files import Counts, answer, check_columns, with_added
+from debertakit.files import replacing
+from debertakit.inference.files import Counts, check_columns, predict_rows
+from debertakit.inference.output import append_predictions
 from debertakit.inference.predictor import LOOK_AHEAD, Predictor
 from debertakit.inference.tasks import load
 
@@ -27,7 +30,7 @@ class Stage:
 
     def __call__(self, block: pyarrow.Table) -> pyarrow.Table:
         rows = [TableRow("", values) for values in block.to_pylist()]
-        return with_added(block, answer(self.predictor, rows, self.columns), self.predictor.numeric)
+        return append_predictions(block, predict_rows(self.predictor, rows, self.columns), self.predictor.numeric)
 
 
 def predict_with_ray(
@@ -48,7 +51,7 @@ def predict_with_ray(
     ``workers``: default one per GPU of the cluster, or one per CPU if there are no GPUs.
     """
     ray = _ray()
-    _look(predictor, source, out, columns or {})
+    _check(predictor, source, out, columns or {})
     source, out = source.resolve(), out.resolve()  # workers may have another working directory
     model = str(Path(model).resolve()) if Path(model).exists() else model
     if not ray.is_initialized():
@@ -59,8 +62,7 @@ def predict_with_ray(
     each = {"num_gpus": 1} if resources.get("GPU") else {"num_cpus": 0.5}
     size = workers or max(1, int(resources.get("GPU") or resources["CPU"]))
     ray.data.DataContext.get_current().execution_options.preserve_order = True
-    aside = out.with_name(out.name + ".part")
-    (
+    predictions = (
         ray.data.read_parquet(str(source))
         .repartition(target_num_rows_per_block=block)
         .map_batches(
@@ -71,14 +73,14 @@ def predict_with_ray(
             compute=ray.data.ActorPoolStrategy(size=size),
             **each,
         )
-        .write_parquet(str(aside), mode=ray.data.SaveMode.OVERWRITE)
     )
-    aside.replace(out)
+    with replacing(out) as temporary:
+        predictions.write_parquet(str(temporary), mode=ray.data.SaveMode.OVERWRITE)
     written = dataset.dataset(out)
     return Counts(written.count_rows(), written.count_rows(filter=dataset.field("error").is_valid()))
 
 
-def _ray() -> Any:
+def _ray() -> ModuleType:
     try:
         import ray.data
     except ImportError:
@@ -86,10 +88,10 @@ def _ray() -> Any:
     return ray
 
 
-def _look(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]) -> None:
+def _check(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]) -> None:
     """Validate the arguments before the cluster starts."""
     if out.exists():
-        raise ValueError(f"{out} is there already; choose another name or remove it")
+        raise ValueError(f"{out} already exists; choose another name or remove it")
     if out.suffix not in (".parquet", ""):
         raise ValueError(
             f"{out}: --engine ray writes a folder of Parquet files; name it {out.stem} or {out.stem}.parquet"
@@ -100,7 +102,7 @@ def _look(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]
         given = dataset.dataset(source, format="parquet")
         empty = given.count_rows() == 0
     except pyarrow.ArrowInvalid:
-        raise ValueError(f"{source}: --engine ray reads Parquet, and this is none") from None
+        raise ValueError(f"{source}: --engine ray reads only Parquet") from None
     if empty:
         raise ValueError(f"{source}: no rows to predict on")
     check_columns(predictor, given.schema.names, columns)

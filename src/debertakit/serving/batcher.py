@@ -1,12 +1,12 @@
 """Dynamic batching: requests that arrive within a few milliseconds run through the model together.
 
     submit    encodes a request, puts it in the queue and waits for its outputs
-    _work     waits briefly for more requests, takes jobs from the front of the queue up to a token budget, runs them
-              in the model thread, and gives each caller the outputs of its own rows
+    _work     waits briefly for more requests, takes requests from the front of the queue up to a token budget, runs
+              them in the model thread, and gives each caller the outputs of its own rows
 
 The queue is bounded in tokens. When it is full, ``submit`` raises ``Busy`` at once, with an estimated retry time. A
-request larger than the whole queue raises ``TooLarge``. A job is removed from the queue as soon as its caller
-disconnects or times out.
+request larger than the whole queue raises ``TooLarge``. A request is removed from the queue as soon as its
+caller disconnects or times out.
 
 A tokenizer keeps the settings of its last call, so all calls to it run in one thread, ``encoders``.
 """
@@ -18,13 +18,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
 from debertakit.inference.fill import MaskFiller
-from debertakit.inference.predictor import Input, Predictor
-from debertakit.inference.results import Result
+from debertakit.inference.predictor import Input, Predictor, Result
+from debertakit.serving.limits import Limits
 from debertakit.tasks.features import TokenRow
 
 MASK_TOKENS = 8
@@ -35,7 +34,7 @@ class Busy(Exception):
     """The queue is full."""
 
     def __init__(self, retry_after: int):
-        super().__init__(f"too much is waiting; try again in {retry_after} s")
+        super().__init__(f"the queue is full; try again in {retry_after} s")
         self.retry_after = retry_after
 
 
@@ -44,7 +43,7 @@ class TooLarge(Exception):
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     rows: list[TokenRow]
     tokens: int
     masks: int
@@ -60,16 +59,11 @@ class Batcher:
     def __init__(
         self,
         predictor: Predictor,
-        *,
-        wait: float = 0.003,
-        line: int = 1 << 16,
-        masks: int = 64,
-        observe: Callable[[int, int, float], None] = lambda jobs, tokens, seconds: None,
+        limits: Limits | None = None,
+        observe: Callable[[int, int, float], None] = lambda requests, tokens, seconds: None,
     ):
-        """``wait``: seconds that the first request of a batch waits for more. ``line``: maximum tokens in the queue.
-        ``masks``: maximum masks in a request."""
-        self.predictor, self.wait, self.limit, self.masks, self.observe = predictor, wait, line, masks, observe
-        self.line: deque[Job] = deque()
+        self.predictor, self.limits, self.observe = predictor, limits or Limits(), observe
+        self.queue: deque[QueuedRequest] = deque()
         self.waiting = 0
         self.rate = 2000.0  # tokens per second, a running average
         self.arrived = asyncio.Event()
@@ -79,34 +73,34 @@ class Batcher:
 
     async def submit(self, items: Sequence[Input]) -> list[Result]:
         """Queue inputs that passed ``predictor.check`` and return their results."""
-        guess = sum(map(guessed_tokens, items))
-        if guess > 2 * self.limit:  # the estimate may be off by a factor of 2: near the limit, count first
-            raise TooLarge(f"about {guess:,} tokens; a request may have {self.limit:,}")
-        self._check_room(guess)
-        self.waiting += guess  # includes requests being encoded, so that a full queue refuses before encoding
+        estimate = sum(map(estimated_tokens, items))
+        if estimate > 2 * self.limits.queue:  # the estimate may be off by a factor of 2: near the limit, count first
+            raise TooLarge(f"about {estimate:,} tokens; a request may have {self.limits.queue:,}")
+        self._check_room(estimate)
+        self.waiting += estimate  # includes requests being encoded, so that a full queue refuses before encoding
         loop = asyncio.get_running_loop()
         try:
             rows, masks = await loop.run_in_executor(self.encoders, self._encode, items)
         finally:
-            self.waiting -= guess
-        job = Job(rows, sum(row.tokens for row in rows), masks)
-        if job.tokens > self.limit:
-            raise TooLarge(f"{job.tokens:,} tokens; a request may have {self.limit:,}")
-        self._check_room(job.tokens)
-        self.line.append(job)
-        self.waiting += job.tokens
+            self.waiting -= estimate
+        request = QueuedRequest(rows, sum(row.tokens for row in rows), masks)
+        if request.tokens > self.limits.queue:
+            raise TooLarge(f"{request.tokens:,} tokens; a request may have {self.limits.queue:,}")
+        self._check_room(request.tokens)
+        self.queue.append(request)
+        self.waiting += request.tokens
         self.arrived.set()
         try:
-            outputs = await job.done
+            outputs = await request.done
         except asyncio.CancelledError:  # the caller disconnected or timed out
-            if job in self.line:
-                self.line.remove(job)
-                self.waiting -= job.tokens
+            if request in self.queue:
+                self.queue.remove(request)
+                self.waiting -= request.tokens
             raise
         return await loop.run_in_executor(self.encoders, self.predictor.decide, items, rows, outputs)
 
     def _check_room(self, tokens: int) -> None:
-        if self.waiting and self.waiting + tokens > self.limit:
+        if self.waiting and self.waiting + tokens > self.limits.queue:
             raise Busy(max(1, math.ceil(self.waiting / self.rate)))
 
     def _encode(self, items: Sequence[Input]) -> tuple[list[TokenRow], int]:
@@ -118,16 +112,16 @@ class Batcher:
         if longest > most:  # only for masks: other tasks read long texts in windows
             raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
         masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
-        if masks > self.masks:
-            raise TooLarge(f"{masks:,} masks; a request may have {self.masks}")
+        if masks > self.limits.masks:
+            raise TooLarge(f"{masks:,} masks; a request may have {self.limits.masks}")
         return rows, masks
 
     def start(self) -> None:
         self.worker = asyncio.get_running_loop().create_task(self._work())
 
     async def stop(self) -> None:
-        """Finish all queued jobs, then stop."""
-        while self.line:
+        """Finish all queued requests, then stop."""
+        while self.queue:
             await asyncio.sleep(0.01)
         if self.worker is not None:
             self.worker.cancel()
@@ -137,52 +131,52 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            while not self.line:
+            while not self.queue:
                 self.arrived.clear()
                 await self.arrived.wait()
-            if sum(job.weight for job in self.line) < self.predictor.budget and self.wait:
-                await asyncio.sleep(self.wait)
+            if sum(request.weight for request in self.queue) < self.predictor.budget and self.limits.wait:
+                await asyncio.sleep(self.limits.wait)
             await self._run(self._take())
 
-    async def _run(self, jobs: list[Job]) -> None:
-        """Run all jobs as one batch. If the batch fails, run each job alone, so that only the faulty one fails."""
-        jobs = [job for job in jobs if not job.done.done()]  # skip cancelled jobs
-        if not jobs:
+    async def _run(self, requests: list[QueuedRequest]) -> None:
+        """Run the requests as one batch. If it fails, run each request alone, so that only the faulty one fails."""
+        requests = [request for request in requests if not request.done.done()]  # skip cancelled requests
+        if not requests:
             return
-        rows = [row for job in jobs for row in job.rows]
-        tokens = sum(job.tokens for job in jobs)
+        rows = [row for request in requests for row in request.rows]
+        tokens = sum(request.tokens for request in requests)
         began = time.perf_counter()
         try:
             outputs = await asyncio.get_running_loop().run_in_executor(self.thread, self.predictor.run, rows)
         except Exception as error:  # any error belongs to these callers and must not stop the worker
-            if len(jobs) > 1:
-                for job in jobs:
-                    await self._run([job])
-            elif not jobs[0].done.done():
-                jobs[0].done.set_exception(error)
+            if len(requests) > 1:
+                for request in requests:
+                    await self._run([request])
+            elif not requests[0].done.done():
+                requests[0].done.set_exception(error)
             return
         seconds = time.perf_counter() - began
         self.rate = 0.9 * self.rate + 0.1 * tokens / max(seconds, 1e-6)
-        self.observe(len(jobs), tokens, seconds)
+        self.observe(len(requests), tokens, seconds)
         start = 0
-        for job in jobs:
-            if not job.done.done():
-                job.done.set_result(outputs[start : start + len(job.rows)])
-            start += len(job.rows)
+        for request in requests:
+            if not request.done.done():
+                request.done.set_result(outputs[start : start + len(request.rows)])
+            start += len(request.rows)
 
-    def _take(self) -> list[Job]:
-        """Take jobs from the front of the queue up to the budget, at least one if the queue is not empty."""
-        jobs: list[Job] = []
+    def _take(self) -> list[QueuedRequest]:
+        """Take requests from the front of the queue up to the budget, at least one if the queue is not empty."""
+        requests: list[QueuedRequest] = []
         room = self.predictor.budget
-        while self.line and (not jobs or self.line[0].weight <= room):
-            job = self.line.popleft()
-            self.waiting -= job.tokens
-            jobs.append(job)
-            room -= job.weight
-        return jobs
+        while self.queue and (not requests or self.queue[0].weight <= room):
+            request = self.queue.popleft()
+            self.waiting -= request.tokens
+            requests.append(request)
+            room -= request.weight
+        return requests
 
 
-def guessed_tokens(item: Input) -> int:
+def estimated_tokens(item: Input) -> int:
     """Estimate the number of tokens before encoding: about four bytes per token, in English and in Chinese.
 
     A text with labels or options is read once per label or option.
@@ -197,12 +191,12 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def checked(predictor: Predictor, items: Sequence[Any]) -> list[Input]:
+def check_inputs(predictor: Predictor, items: Sequence[Input]) -> list[Input]:
     """Check all inputs. An error names the index of the wrong input."""
-    return [_checked(predictor, number, item) for number, item in enumerate(items)]
+    return [_check_input(predictor, number, item) for number, item in enumerate(items)]
 
 
-def _checked(predictor: Predictor, number: int, item: Any) -> Input:
+def _check_input(predictor: Predictor, number: int, item: Input) -> Input:
     try:
         return predictor.check(item)
     except ValueError as error:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from debertakit.inference.tasks import load
+from debertakit.serving.limits import Limits
 
 
 def serve(
@@ -25,7 +26,9 @@ def serve(
     try:
         import uvicorn
 
-        from debertakit.serving.app import Limits, Model, create_app, refuse_empty
+        from debertakit.serving.app import create_app
+        from debertakit.serving.endpoints import ServedModel
+        from debertakit.serving.middleware import refuse_empty
     except ImportError as error:
         raise ImportError(f"serving needs packages ({error.name}): pip install 'debertakit[serve]'") from None
     refuse_empty(api_key)
@@ -40,7 +43,7 @@ def serve(
             options = {"labels": labels} if labels and task == "zero-shot" else {}
             print(f"loading {path}", file=sys.stderr)
             predictor = load(path, task, backend=backend, **options)
-            models.append(Model(name, _task_of(predictor), predictor))
+            models.append(ServedModel(name, predictor))
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         app = create_app(models, within, api_key)
 
@@ -49,7 +52,7 @@ def serve(
                 app.state.ready = False  # /ready gives 503 while the last requests are answered
                 super().handle_exit(sig, frame)
 
-        patience = int(within.seconds) + 5
+        patience = int(within.timeout) + 5
         config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=patience)
         print(f"http://{host}:{port}  (page: /, API: /docs, metrics: /metrics)", file=sys.stderr)
         Server(config).run(sockets=sockets)
@@ -98,9 +101,3 @@ def parse(spec: str) -> tuple[str, str, str | None]:
     if not path or (equals and not name):
         raise ValueError(f"{spec!r}: write a model as [NAME=]MODEL[::TASK]")
     return (name if equals else Path(path).name or path), path, task or None
-
-
-def _task_of(predictor: Any) -> str:
-    from debertakit.inference.tasks import PREDICTORS
-
-    return next(task for task, cls in PREDICTORS.items() if type(predictor) is cls)

@@ -1,64 +1,25 @@
-"""Request and response schemas. Results are the predictors' own types (inference/results.py)."""
+"""Request and response schemas. Those of a task follow from its predictor's fields and result type."""
 
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from debertakit.inference.results import Answers, Chosen, Classification, Embedding, Entities, Filled, Score
+from debertakit.inference.predictor import InputField, Predictor
+from debertakit.serving.limits import Limits
 
 R = TypeVar("R")
-LABELS = 128
-"""Maximum labels or options per text: the model reads the text once for each."""
 
 
 class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
-class TextInput(Strict):
-    text: str
+class PredictRequest(Strict):
+    inputs: list[BaseModel] = Field(min_length=1)
+    model: str | None = Field(None, description="A name from /models. Default: the first model for this task.")
 
 
-class TextOrPair(Strict):
-    text: str
-    pair: str | None = None
-
-
-class Pair(Strict):
-    text: str
-    pair: str
-
-
-class WithLabels(Strict):
-    text: str
-    labels: list[str] = Field(min_length=1, max_length=LABELS)
-
-
-class TextOrWords(Strict):
-    text: str | None = None
-    words: list[str] | None = Field(None, min_length=1, description="Words to tag as they are, instead of a text.")
-
-
-class QuestionInput(Strict):
-    question: str
-    context: str
-
-
-class OptionsInput(Strict):
-    text: str
-    pair: str | None = None
-    options: list[str] = Field(min_length=2, max_length=LABELS)
-
-
-I = TypeVar("I", bound=BaseModel)  # noqa: E741
-
-
-class Request(Strict, Generic[I]):
-    inputs: list[I] = Field(min_length=1)
-    model: str | None = Field(None, description="A name from /models; the first that does this task if absent.")
-
-
-class Response(BaseModel, Generic[R]):
+class PredictResponse(BaseModel, Generic[R]):
     model: str
     results: list[R]
 
@@ -67,27 +28,54 @@ class Problem(BaseModel):
     error: str
 
 
-class Explain(Strict):
+class ExplainRequest(Strict):
     model: str
     text: str = Field(max_length=2000)
-    against: str | None = Field(None, description="A second model, shown beside the first.")
+    against: str | None = Field(None, description="A second model to compare.")
+
+
+class FieldInfo(BaseModel):
+    name: str
+    required: bool
+    list: bool = Field(description="Whether the field holds a list of texts instead of one text.")
+    example: str | tuple[str, ...]
 
 
 class ModelInfo(BaseModel):
     name: str
     task: str
     labels: list[str]
-    explains: bool = Field(description="Whether /explain can take its attention apart.")
+    fields: list[FieldInfo] = Field(description="Fields of an input.")
+    explains: bool = Field(description="Whether /explain supports the model.")
 
 
-BODIES: dict[str, tuple[Any, Any]] = {
-    "classify": (Request[TextOrPair], Response[Classification | Score]),
-    "zero-shot": (Request[WithLabels], Response[Classification]),
-    "ner": (Request[TextOrWords], Response[Entities]),
-    "answer": (Request[QuestionInput], Response[Answers]),
-    "choose": (Request[OptionsInput], Response[Chosen]),
-    "fill": (Request[TextInput], Response[Filled]),
-    "score": (Request[Pair], Response[Score]),
-    "embed": (Request[TextInput], Response[Embedding]),
-}
-"""Task -> (request schema, response schema)."""
+def request_type(predictor: type[Predictor], limits: Limits) -> type[PredictRequest]:
+    replaceable = {field.instead_of for field in predictor.fields}
+    fields = {
+        field.name: _field(field, field.required and field.name not in replaceable, limits)
+        for field in predictor.fields
+    }
+    item = create_model(f"{predictor.__name__}Input", __base__=Strict, **fields)  # type: ignore[call-overload]
+    inputs = (list[item], Field(min_length=1))  # type: ignore[valid-type]
+    return create_model(f"{predictor.__name__}Request", __base__=PredictRequest, inputs=inputs)
+
+
+def _field(field: InputField, required: bool, limits: Limits) -> tuple[object, object]:
+    """Type and description of a field, as ``create_model`` takes them."""
+    kind: object = str if field.holds == "text" else list[str]
+    return (
+        kind if required else kind | None,  # type: ignore[operator]
+        Field(
+            ... if required else None,
+            min_length=None if field.holds == "text" else field.at_least,
+            max_length=limits.choices if field.holds == "choices" else None,
+            description=f"Replaces {field.instead_of}." if field.instead_of else None,
+            examples=[field.example] if field.example else None,
+        ),
+    )
+
+
+def response_type(predictor: type[Predictor]) -> type[PredictResponse]:
+    """``Predictor[R]`` answers with results of type R."""
+    (result,) = get_args(predictor.__orig_bases__[0])  # type: ignore[attr-defined]
+    return PredictResponse[result]  # type: ignore[valid-type]

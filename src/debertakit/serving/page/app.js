@@ -1,28 +1,23 @@
-// The page: a form for each task, the answer drawn, and the attention explorer. No library, nothing from elsewhere.
+// The page: a form for each task, drawings of the results, and the attention explorer. No libraries.
+// The fields of a task and their examples come from /models. A result is drawn by its keys, or else shown as JSON.
 
 const WORDS = {
   en: { try: "Try", explore: "Attention", api: "API", model: "Model", run: "Predict", text: "Text", pair: "Second text",
-        labels: "Labels, one a line", question: "Question", context: "Context", options: "Options, one a line",
-        show: "Show attention", against: "Beside it", nothing: "nothing found", none: "no answer in the text", ms: "ms",
-        key: "API key", value: "Value", numbers: "numbers, the first of them", wait: "…", alone: "(nothing)",
-        mask: "write [MASK] where a word is missing" },
+        labels: "Labels, one per line", question: "Question", context: "Context", options: "Options, one per line",
+        show: "Show attention", against: "Compare with", nothing: "no entities found", none: "no answer in the text", ms: "ms",
+        key: "API key", value: "Value", numbers: "numbers, starting with", wait: "…", alone: "(none)" },
   zh: { try: "试用", explore: "注意力", api: "接口", model: "模型", run: "预测", text: "文本", pair: "第二段文本",
         labels: "标签（每行一个）", question: "问题", context: "上下文", options: "选项（每行一个）",
-        show: "显示注意力", against: "并排比较", nothing: "没有找到", none: "文中没有答案", ms: "毫秒",
-        key: "API 密钥", value: "数值", numbers: "个数，开头是", wait: "…", alone: "（无）",
-        mask: "在缺词处写 [MASK]" },
-};
-const FIELDS = {
-  classify: ["text", "pair?"], "zero-shot": ["text", "labels*"], ner: ["text"], answer: ["question", "context"],
-  choose: ["text", "options*"], fill: ["text"], score: ["text", "pair"], embed: ["text"],
+        show: "显示注意力", against: "对比模型", nothing: "没有找到实体", none: "文中没有答案", ms: "毫秒",
+        key: "API 密钥", value: "数值", numbers: "个数，前几个为", wait: "…", alone: "（无）" },
 };
 
 const $ = (id) => document.getElementById(id);
 let language = localStorage.getItem("language") || (navigator.language.startsWith("zh") ? "zh" : "en");
 let models = [];
-let last = null; // what was drawn, to draw it again in the other language
+let last = null; // the last result, drawn again when the language changes
 
-const say = (word) => WORDS[language][word];
+const say = (word) => WORDS[language][word] || word;
 
 function make(tag, properties = {}, ...children) {
   const element = Object.assign(document.createElement(tag), properties);
@@ -51,10 +46,10 @@ function speak() {
   $("language").textContent = language === "zh" ? "English" : "中文";
   $("language").lang = language === "zh" ? "en" : "zh";
   if (models.length) form();
-  if (last) drawAnswer(last.task, last.item, last.result);
+  if (last) drawResult(last.item, last.result);
 }
 
-// The explorer has a language of its own, and a button (hidden here) that says which one it would change to.
+// The explorer switches its language with its own button, hidden here. The button's lang is the language it switches to.
 function translateExplorer() {
   const button = document.querySelector("#explorer .language");
   if (button && button.lang === language) button.click();
@@ -62,29 +57,29 @@ function translateExplorer() {
 
 const chosen = () => models.find((model) => model.name === $("model").value);
 
+// Text that the user changed is kept when another model is chosen; an example is replaced by the other model's.
 function form() {
-  const kept = Object.fromEntries([...$("fields").querySelectorAll("textarea")].map((area) => [area.name, area.value]));
-  $("fields").replaceChildren(...FIELDS[chosen().task].map((field) => {
-    const name = field.replace(/[?*]/, "");
+  const areas = [...$("fields").querySelectorAll("textarea")].filter((area) => area.value !== area.defaultValue);
+  const kept = Object.fromEntries(areas.map((area) => [area.name, area.value]));
+  $("fields").replaceChildren(...chosen().fields.map(({ name, required, list, example }) => {
     const rows = name === "context" ? 6 : name === "question" ? 1 : 3;
-    const area = make("textarea", { name, rows, value: kept[name] || "", required: !field.endsWith("?") });
-    if (chosen().task === "fill") area.placeholder = say("mask");
+    const area = make("textarea", { name, rows, required, defaultValue: list && example ? example.join("\n") : example });
+    if (name in kept) area.value = kept[name];
     return make("label", {}, say(name), area);
   }));
 }
 
 function input() {
   const item = {};
-  for (const field of FIELDS[chosen().task]) {
-    const name = field.replace(/[?*]/, "");
+  for (const { name, required, list } of chosen().fields) {
     const value = $("fields").querySelector(`[name=${name}]`).value;
-    if (field.endsWith("*")) item[name] = value.split("\n").map((line) => line.trim()).filter(Boolean);
-    else if (value.trim() || !field.endsWith("?")) item[name] = value;
+    if (list) item[name] = value.split("\n").map((line) => line.trim()).filter(Boolean);
+    else if (value.trim() || required) item[name] = value;
   }
   return item;
 }
 
-// ------------------------------------------------------------------------------------------------------- answers
+// ------------------------------------------------------------------------------------------------------- results
 
 const percent = (score) => `${(100 * score).toFixed(1)} %`;
 
@@ -95,7 +90,7 @@ function bar(name, share, shown = percent(share)) {
 }
 
 function marked(text, spans) {
-  const letters = [...text]; // places count characters, as Python does, not UTF-16 units
+  const letters = [...text]; // offsets count characters, as in Python, not UTF-16 units
   const box = make("p", { className: "text" });
   let at = 0;
   for (const span of [...spans].sort((a, b) => a.start - b.start)) {
@@ -109,28 +104,28 @@ function marked(text, spans) {
   return box;
 }
 
+// A key of the result -> its drawing. The first key that the result has decides.
 const DRAW = {
-  classify: (item, result) => result.scores
-    ? result.scores.slice(0, 20).map((label) => bar((result.labels.includes(label.label) ? "✓ " : "") + label.label, label.score))
-    : [make("p", {}, `${say("value")}: ${result.score.toFixed(4)}`)],
-  ner: (item, result) => [marked(item.text, result.entities), ...(result.entities.length ? [] : [make("p", {}, say("nothing"))])],
-  answer: (item, result) => [
+  labels: (item, result) => result.scores.slice(0, 20)
+    .map((label) => bar((result.labels.includes(label.label) ? "✓ " : "") + label.label, label.score)),
+  entities: (item, result) => [marked(item.text, result.entities), ...(result.entities.length ? [] : [make("p", {}, say("nothing"))])],
+  answers: (item, result) => [
     marked(item.context, result.answer ? result.answers.slice(0, 1) : []),
     ...result.answers.map((answer) => bar(answer.text, answer.score)), bar(say("none"), result.no_answer),
   ],
-  choose: (item, result) => item.options.map((option, n) => bar((n === result.index ? "✓ " : "") + option, result.scores[n])),
-  fill: (item, result) => result.masks.flatMap((mask, n) => [
+  option: (item, result) => item.options.map((option, n) => bar((n === result.index ? "✓ " : "") + option, result.scores[n])),
+  masks: (item, result) => result.masks.flatMap((mask, n) => [
     make("h3", {}, `[MASK] ${n + 1}`), ...mask.map((candidate) => bar(candidate.token, candidate.probability)),
   ]),
   score: (item, result) => [make("p", {}, `${say("value")}: ${result.score.toFixed(4)}`)],
-  embed: (item, result) => [make("p", {}, `${result.embedding.length} ${say("numbers")} ` +
+  embedding: (item, result) => [make("p", {}, `${result.embedding.length} ${say("numbers")} ` +
     result.embedding.slice(0, 8).map((x) => x.toFixed(3)).join(", "))],
 };
-DRAW["zero-shot"] = DRAW.classify;
 
-function drawAnswer(task, item, result) {
-  last = { task, item, result };
-  $("result").replaceChildren(...DRAW[task](item, result));
+function drawResult(item, result) {
+  last = { item, result };
+  const key = Object.keys(DRAW).find((name) => name in result);
+  $("result").replaceChildren(...(key ? DRAW[key](item, result) : [make("pre", {}, JSON.stringify(result, null, 1))]));
 }
 
 // -------------------------------------------------------------------------------------------------------- working
@@ -157,7 +152,7 @@ $("form").addEventListener("submit", (event) => {
   const item = input();
   working($("run"), $("status"), async () => {
     const answer = await ask(task, { model: name, inputs: [item] });
-    drawAnswer(task, item, answer.results[0]);
+    drawResult(item, answer.results[0]);
   });
 });
 $("form").addEventListener("keydown", (event) => {
