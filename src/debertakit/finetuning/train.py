@@ -26,9 +26,9 @@ from transformers import EarlyStoppingCallback, TrainingArguments
 from debertakit.data.folders import is_hub
 from debertakit.finetuning import report
 from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
-from debertakit.finetuning.options import Options, settle
+from debertakit.finetuning.hyperparameters import hyperparameters, model_size
+from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
-from debertakit.finetuning.recipes import hyperparameters, model_size
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
@@ -69,7 +69,7 @@ class Job:
     model: str
     task: Task
     splits: dict[str, list[Any]]
-    options: Options
+    options: FinetuneOptions
     encoder: Encoder
     train: Features
     dev: Features
@@ -107,18 +107,16 @@ def finetune(
 ) -> Result:
     """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` and ``data``) or on your own files.
 
-    ``others``: column names (text, pair, label, ...; see ``files.own_task``) and fields of ``Options``.
+    ``others``: column names (text, pair, label, ...; see ``files.own_task``) and fields of ``FinetuneOptions``.
     """
     check_packages(task)
     if int(os.environ.get("WORLD_SIZE", 1)) > 1:
         raise ValueError("fine-tuning runs in one process; start it without torchrun")
     if seeds < 1:
         raise ValueError(f"seeds is {seeds}; it must be >= 1")
-    names = set(Options.__dataclass_fields__)
-    options = Options(**{key: value for key, value in others.items() if key in names})
+    names = set(FinetuneOptions.__dataclass_fields__)
+    options = FinetuneOptions(**{key: value for key, value in others.items() if key in names})
     columns = {key: value for key, value in others.items() if key not in names}
-    if options.evaluate_every is not None and options.evaluate_every < 1:
-        raise ValueError(f"evaluate_every is {options.evaluate_every}; it must be > 0")
     folder = Path(out)
     seeded = [(number, folder / f"seed-{number}") for number in range(seed, seed + seeds)]
     runs = [each for _, each in seeded] if seeds > 1 else [folder]
@@ -220,20 +218,20 @@ def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
 
 
-def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Options) -> Job:
-    """Fill in unset options from the recipe, choose the maximum length, and tokenise."""
+def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: FinetuneOptions) -> Job:
+    """Fill in unset options, choose the maximum length, and tokenise."""
     tokenizer = load_tokenizer_of(model)
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
     network = load_for_training(model, task.kind, labels)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
-    recipe = hyperparameters(task.name, size, sift=options.sift)
+    recommended = hyperparameters(task.name, size, sift=options.sift)
     longest, ends_there = longest_input(network, tokenizer)
     if options.max_length is not None and options.max_length > longest and ends_there:
         raise ValueError(f"max_length is {options.max_length}, but {model} only has positions for {longest} tokens")
-    length = options.max_length or min(recipe.max_length or sys.maxsize, longest)
-    if options.max_length is None and recipe.max_length is None:
+    length = options.max_length or min(recommended.max_length or sys.maxsize, longest)
+    if options.max_length is None and recommended.max_length is None:
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
-    options = replace(settle(options, recipe), max_length=length)
+    options = replace(resolve_options(options, recommended), max_length=length)
     encoder = Encoder(task.kind, tokenizer, labels, length)
     reader = replace(encoder, long="cut") if "cut" in long_modes(task.kind) else encoder  # one row per training text
     train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
