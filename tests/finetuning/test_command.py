@@ -70,11 +70,11 @@ def test_the_leaderboards_file(place, runs):
     [
         (("evaluate", "{a}", "{b}"), "one model is needed, not 2"),
         (("evaluate", "{a}", "--compare"), "two runs are needed, not 1"),
-        (("evaluate", "{a}"), "either a task"),
+        (("evaluate", "{a}"), "either --task and --data, or --file"),
         (("evaluate", "{model}", "--task", "rte", "--data", "{data}"), "fine-tune it first"),
         (("evaluate", "{a}", "{model}", "--compare"), "not a finished run"),
-        (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "model for single-label, and stsb is a regression"),
-        (("evaluate", "{a}", "--task", "sst2", "--data", "{data}"), "knows the labels .*entailment.*, and sst2 has"),
+        (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "model for single-label, but stsb is a regression"),
+        (("evaluate", "{a}", "--task", "sst2", "--data", "{data}"), "has the labels .*entailment.*, but sst2 has"),
         (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--split", "more"), "no 'more' examples"),
         (("evaluate", "{a}", "--task", "rte", "--data", "{data}", "--predict-test"), "--out"),
         (

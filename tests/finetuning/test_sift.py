@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from debertakit.finetuning.options import FinetuneOptions
 from debertakit.finetuning.sift import Sift, ascend, embedding_norms, perturbed_logits, watching
 from debertakit.loading import load_for_training
 from debertakit.tasks.batches import Collator
@@ -154,5 +155,5 @@ def test_a_gradient_that_is_not_finite_moves_nothing():
 def test_what_it_refuses():
     with pytest.raises(ValueError, match="has none"):
         embedding_norms(nn.Linear(2, 2))
-    with pytest.raises(ValueError, match="strength is -1"):
-        Sift(strength=-1)
+    with pytest.raises(ValueError, match="sift_lambda is -1; it must be >= 0"):
+        FinetuneOptions(sift_lambda=-1)

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from transformers import AutoModelForSequenceClassification, EarlyStoppingCallback, Trainer, TrainingArguments
@@ -11,6 +13,7 @@ from debertakit.tasks.features import ExampleEncoder, find_labels
 from tests import tiny
 
 OWN = ("weights", "sift", "layer_decay", "precision", "callbacks")
+SIFT = Sift(strength=5.0, step=1e-4, init=1e-2)
 KINDS = ["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
 
 
@@ -81,7 +84,7 @@ def test_the_loss_is_transformers_own(tmp_path):
 
 @pytest.mark.slow
 def test_sift_of_strength_nothing_is_plain_training(tmp_path):
-    same(weights_after(tmp_path), weights_after(tmp_path, sift=Sift(strength=0.0)), rtol=0, atol=0)
+    same(weights_after(tmp_path), weights_after(tmp_path, sift=replace(SIFT, strength=0.0)), rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("make", [tiny.deberta, tiny.bert])
@@ -103,7 +106,7 @@ def test_sift_trains_with_accumulation_and_in_bf16(tmp_path):
     before = weights_after(tmp_path, max_steps=1, learning_rate=0.0)
     after = weights_after(
         tmp_path,
-        sift=Sift(strength=1.0),
+        sift=replace(SIFT, strength=1.0),
         gradient_accumulation_steps=2,
         per_device_train_batch_size=2,
         precision="bf16",
@@ -114,16 +117,16 @@ def test_sift_trains_with_accumulation_and_in_bf16(tmp_path):
 
 
 def test_what_sift_costs_is_measured(tmp_path):
-    made = trainer(tmp_path, sift=Sift())
+    made = trainer(tmp_path, sift=SIFT)
     made.train()
     assert sift_overhead(made, batches=2) > 1
-    assert made.sift == Sift()
+    assert made.sift == SIFT
     assert all(p.grad is None or not p.grad.any() for p in made.model.parameters())
 
 
 @pytest.mark.slow
 def test_resuming_in_the_middle_of_an_epoch_is_exact(tmp_path):
-    steady = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 2, "max_steps": -1, "sift": Sift()}
+    steady = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 2, "max_steps": -1, "sift": SIFT}
     whole = trainer(tmp_path, make=tiny.bert, **steady)  # six steps of three an epoch; checkpoints at 2, 4, 6
     whole.train()
     again = trainer(tmp_path, make=tiny.bert, **steady)
@@ -158,7 +161,7 @@ def test_weights_of_classes_count(tmp_path):
 
 
 def test_lora_with_sift_moves_only_what_it_may(tmp_path):
-    made = trainer(tmp_path, lora=True, sift=Sift())
+    made = trainer(tmp_path, lora=True, sift=SIFT)
     before = {name: value.clone() for name, value in made.model.state_dict().items()}
     made.train()
     moved = {name for name, value in made.model.state_dict().items() if not torch.equal(value, before[name])}

@@ -19,7 +19,7 @@ app.add_typer(recipe_list, name="recipes")
 PAIR_TASKS = ("translation", "summarisation")
 PAIRS_ONLY = {"source", "target", "dev_source", "dev_target", "minutes", "max_target", "decoder_layers"}
 ALL_TASKS = {"model", "out", "task", "train", "dev", "text", "label", "epochs", "lr", "weight_decay"}
-ALL_TASKS |= {"max_length", "evaluate_every", "precision", "seed", "resume"}
+ALL_TASKS |= {"max_length", "evaluate_every", "precision", "seed", "seeds", "resume", "warmup", "early_stopping"}
 COLUMNS = {"text", "pair", "label", "separator", "option"}
 SIFT = {"sift_lambda", "sift_step", "sift_init"}
 
@@ -159,24 +159,30 @@ def finetune(
     settings = dict(locals())
     quiet()
     if task in PAIR_TASKS:
-        from debertakit.finetuning.seq2seq import Files, run_pairs
+        from debertakit.finetuning.options import Seq2SeqOptions
+        from debertakit.finetuning.runs import is_main
+        from debertakit.finetuning.seq2seq import PairFiles, finetune_pairs
 
         _refuse(finetune, settings, settings.keys() - ALL_TASKS - PAIRS_ONLY, f"--task {task}")
         columns = (text or "source", label or "target")
         held_out = (dev_source, dev_target, dev)
-        return run_pairs(
+        names = ("epochs", "minutes", "lr", "warmup", "weight_decay", "max_target", "decoder_layers", "early_stopping")
+        given = {name: settings[name] for name in (*names, "evaluate_every", "precision")} | {"max_source": max_length}
+        result = finetune_pairs(
             model,
             out,
             task,
-            Files(source, target, train, columns),
-            Files(*held_out, columns) if any(held_out) else None,
+            PairFiles(source, target, train, columns),
+            PairFiles(*held_out, columns) if any(held_out) else None,
+            Seq2SeqOptions(**{name: value for name, value in given.items() if value is not None}),
+            seed=seed,
+            seeds=seeds,
             resume=resume,
-            decoder_layers=decoder_layers,
-            **{"epochs": epochs, "minutes": minutes, "lr": lr, "weight_decay": weight_decay, "seed": seed},
-            **{"max_source": max_length, "max_target": max_target, "evaluate_every": evaluate_every},
-            precision=precision,
         )
-    from debertakit.finetuning.command import run_finetune
+        if is_main():
+            print(result)
+        return
+    from debertakit.finetuning.train import finetune as train_model
 
     _refuse(finetune, settings, PAIRS_ONLY, "tasks other than translation and summarisation")
     if not sift:
@@ -185,8 +191,9 @@ def finetune(
         _refuse(finetune, settings, {"dev", *COLUMNS}, f"--task {task}")
     elif train is not None:
         _refuse(finetune, settings, {"data"}, "a run with --train")
-    named = {"model", "out", "seeds", "option", *PAIRS_ONLY}
-    run_finetune(model, out, seeds, options=option, **{n: v for n, v in settings.items() if n not in named})
+    named = {"model", "out", "option", *PAIRS_ONLY}
+    chosen = {**settings, "options": option or None}
+    print(train_model(model, out, **{n: v for n, v in chosen.items() if n not in named and v is not None}))
 
 
 def _refuse(command: Callable, given: dict[str, Any], names: Collection[str], where: str) -> None:
@@ -239,27 +246,41 @@ def evaluate(
         only({"perplexity", "window", "stride"}, "--perplexity")
         return run_perplexity(models[0], perplexity, window, stride)
     if task in PAIR_TASKS and not compare:
-        from debertakit.finetuning.seq2seq import Files, run_evaluate_pairs
+        from debertakit.finetuning.seq2seq import PairFiles, evaluate_pairs
 
         only({"task", "source", "target", "file", "text", "label", "out"}, f"--task {task}")
-        files = Files(source, target, file, (text or "source", label or "target"))
-        return run_evaluate_pairs(models[0], task, files, out)
+        files = PairFiles(source, target, file, (text or "source", label or "target"))
+        print(evaluate_pairs(models[0], task, files, out))
+        return
     if source is not None or target is not None:
         raise ValueError("--source and --target go with --task translation or summarisation")
-    from debertakit.finetuning import command
+    from debertakit.finetuning import evaluation
 
     if compare:
         only({"compare", "split", "resamples"}, "--compare")
-        command.run_compare(models[0], models[1], split, resamples)
+        found = evaluation.compare_runs(models[0], models[1], split, resamples)
+        print(f"{models[0]}: {found.a:.2f}   {models[1]}: {found.b:.2f}\n{found}")
     elif predict_test:
         if task is None or data is None or out is None:
             raise ValueError("--predict-test needs --task, --data and --out")
         only({"predict_test", "task", "data", "out"}, "--predict-test")
-        command.run_predict_test(models[0], task, data, out)
+        for path, count in evaluation.predict_test(models[0], task, data, out).items():
+            print(f"{path}: {count:,} predictions")
     else:
         if task is not None:
             only({"task", "data", "split", "out"}, f"--task {task}")
         elif file is not None:
             only({"file", "split", "out", *COLUMNS}, "--file")
-        columns = {"text": text, "pair": pair, "label": label, "separator": separator, "options": option}
-        command.run_evaluate(models[0], out, task=task, data=data, file=file, split=split, **columns)
+        given: dict[str, Any] = {
+            "text": text,
+            "pair": pair,
+            "label": label,
+            "separator": separator,
+            "options": option or None,
+        }
+        columns = {name: value for name, value in given.items() if value is not None}
+        scored = evaluation.evaluate(models[0], task=task, data=data, file=file, split=split, **columns)
+        print(scored)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
+            evaluation.write_predictions(out / f"predictions-{split}.jsonl", scored)

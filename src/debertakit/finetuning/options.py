@@ -1,62 +1,74 @@
-"""Fine-tuning options. Unless noted, None means: use the task's recipe for models of this size (recipes.py)."""
+"""Options of fine-tuning. Each default is written only here; ``deberta finetune`` makes its options from these fields.
+
+``FinetuneOptions`` is for tasks with a head (classification, tagging, ...), ``Seq2SeqOptions`` for translation and
+summarisation. ``run.json`` records all fields.
+"""
 
 from dataclasses import dataclass, replace
 
-from debertakit.finetuning.recipes import Hyperparameters
+from debertakit.finetuning.hyperparameters import Hyperparameters
 from debertakit.precision import PRECISIONS
 
 LORA_RATE = 10
-"""LoRA updates start at zero and need a higher learning rate: this many times the recipe's."""
+"""LoRA updates start at zero and need a higher learning rate: this many times the recommended rate."""
 HEAD_RATE = 1e-3
 """Learning rate if only the head is trained."""
 
 
 @dataclass(frozen=True)
-class Options:
+class FinetuneOptions:
+    """None: use the recommended value for the task and the model size (hyperparameters.py), unless noted."""
+
     epochs: float | None = None
+    """Training epochs."""
     lr: float | None = None
+    """Peak learning rate."""
     batch_size: int | None = None
     """Examples per step."""
     gradient_accumulation: int = 1
-    """Split each step into this many batches to save memory. The gradient is the same."""
+    """Split each step into this many batches to save memory. The gradient stays the same."""
     warmup: float | None = None
-    """Steps, or a share of all steps if below 1."""
+    """Warm-up steps, or a fraction of all steps if below 1."""
     weight_decay: float | None = None
+    """AdamW weight decay."""
     cls_dropout: float | None = None
+    """Dropout before the classifier."""
     max_length: int | None = None
-    """Tokens. If the recipe has no value, chosen so that 99.5 % of the training texts fit."""
+    """Maximum tokens per input. Without a recommended value, 99.5 % of the training texts fit."""
     sift: bool = False
+    """Use scale-invariant adversarial fine-tuning (SiFT)."""
     sift_lambda: float | None = None
+    """Weight of the SiFT loss."""
     sift_step: float = 1e-4
+    """Size of SiFT's ascent step."""
     sift_init: float = 1e-2
+    """Standard deviation of SiFT's initial perturbation."""
     balanced: bool = False
     """Give rare classes more weight."""
     layer_decay: float = 1.0
     """Learning rate of each layer relative to the layer above it."""
     lora: int | None = None
-    """Rank of the LoRA updates; None: train all weights."""
+    """Train only LoRA updates of this rank (8 is common). None: train all weights."""
     freeze_encoder: bool = False
+    """Train only the head."""
     early_stopping: int | None = None
-    """Stop after this many evaluations without improvement; None: never stop early."""
+    """Stop after this many evaluations without improvement. None: never stop early."""
     evaluate_every: int | None = None
-    """Steps between evaluations (and checkpoints); None: once per epoch."""
+    """Steps between evaluations (and checkpoints). None: once per epoch."""
     precision: str = "auto"
-    """auto: bf16 if the device supports it natively, else fp32. run.json records the resolved precision. Dev scores are
-    always computed in fp32."""
+    """fp32, bf16, or auto: bf16 if the hardware supports it, else fp32. Dev scores are always computed in fp32."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "lr", "batch_size", "gradient_accumulation", "max_length", "lora", "early_stopping"):
-            value = getattr(self, name)
-            if value is not None and value <= 0:
-                raise ValueError(f"{name} is {value}; it must be > 0")
-        for name in ("warmup", "weight_decay", "sift_lambda", "sift_step", "sift_init"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} is {value}; it must be >= 0")
+        _check(
+            self,
+            positive=(
+                *("epochs", "lr", "batch_size", "gradient_accumulation", "max_length"),
+                *("lora", "early_stopping", "evaluate_every"),
+            ),
+            not_negative=("warmup", "weight_decay", "sift_lambda", "sift_step", "sift_init"),
+        )
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is {self.layer_decay}; it must be > 0 and <= 1")
-        if self.precision not in PRECISIONS:
-            raise ValueError(f"unknown precision {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.lora is not None and self.freeze_encoder:
             raise ValueError("lora already freezes the encoder's own weights; use either lora or freeze_encoder")
         if self.batch_size is not None and self.batch_size % self.gradient_accumulation:
@@ -65,17 +77,72 @@ class Options:
             )
 
 
-def settle(options: Options, recipe: Hyperparameters) -> Options:
+@dataclass(frozen=True)
+class Seq2SeqOptions:
+    epochs: float = 20.0
+    """Training epochs."""
+    minutes: float | None = None
+    """Train for this many minutes instead of ``epochs`` (one process only)."""
+    lr: float = 3e-4
+    """Peak learning rate."""
+    warmup: float = 400
+    """Warm-up steps, or a fraction of all steps if below 1. With ``epochs``, at most a tenth of the steps."""
+    weight_decay: float = 0.01
+    """AdamW weight decay."""
+    step_tokens: int = 4096
+    """Source and target tokens per step."""
+    label_smoothing: float = 0.1
+    """Share of the probability that the loss spreads over the whole vocabulary."""
+    max_source: int = 128
+    """Maximum tokens per source text, including [CLS] and [SEP]. Longer texts are truncated."""
+    max_target: int = 128
+    """Maximum tokens per target text, including [CLS] and [SEP]. Longer texts are truncated."""
+    decoder_layers: int | None = None
+    """Layers of a new decoder. None: as many as the encoder has."""
+    beams: int = 4
+    """Beams of the beam search that writes the scored texts."""
+    early_stopping: int | None = None
+    """Stop after this many evaluations without a lower dev loss. None: never stop early."""
+    evaluate_every: int = 1000
+    """Steps between evaluations (and checkpoints)."""
+    precision: str = "auto"
+    """fp32, bf16, or auto: bf16 if the hardware supports it, else fp32. Dev scores are always computed in fp32."""
+
+    def __post_init__(self) -> None:
+        _check(
+            self,
+            positive=(
+                *("epochs", "minutes", "lr", "step_tokens", "max_source", "max_target", "decoder_layers", "beams"),
+                *("early_stopping", "evaluate_every"),
+            ),
+            not_negative=("warmup", "weight_decay"),
+        )
+        if self.minutes is not None and 0 < self.warmup < 1:
+            raise ValueError(f"warmup is {self.warmup}; with minutes, it must be a number of steps")
+        if not 0 <= self.label_smoothing < 1:
+            raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be >= 0 and < 1")
+
+
+def _check(options: FinetuneOptions | Seq2SeqOptions, positive: tuple[str, ...], not_negative: tuple[str, ...]) -> None:
+    for name in (*positive, *not_negative):
+        value = getattr(options, name)
+        if value is not None and (value < 0 or (value == 0 and name in positive)):
+            raise ValueError(f"{name} is {value}; it must be {'>' if name in positive else '>='} 0")
+    if options.precision not in PRECISIONS:
+        raise ValueError(f"unknown precision {options.precision!r}; choose from {', '.join(PRECISIONS)}")
+
+
+def resolve_options(options: FinetuneOptions, recommended: Hyperparameters) -> FinetuneOptions:
     """Fill in all unset options except the maximum length, which may depend on the data."""
-    lr = recipe.lr * (LORA_RATE if options.lora is not None else 1)
-    recommended = {
-        "epochs": recipe.epochs,
+    lr = recommended.lr * (LORA_RATE if options.lora is not None else 1)
+    values = {
+        "epochs": recommended.epochs,
         "lr": HEAD_RATE if options.freeze_encoder else lr,
-        "batch_size": recipe.batch_size,
-        "warmup": recipe.warmup,
-        "weight_decay": recipe.weight_decay,
-        "cls_dropout": recipe.cls_dropout,
-        "sift_lambda": recipe.sift_lambda,
+        "batch_size": recommended.batch_size,
+        "warmup": recommended.warmup,
+        "weight_decay": recommended.weight_decay,
+        "cls_dropout": recommended.cls_dropout,
+        "sift_lambda": recommended.sift_lambda,
     }
-    open_ones = {name: value for name, value in recommended.items() if getattr(options, name) is None}
-    return replace(options, **open_ones)  # type: ignore[arg-type]
+    unset = {name: value for name, value in values.items() if getattr(options, name) is None}
+    return replace(options, **unset)  # type: ignore[arg-type]

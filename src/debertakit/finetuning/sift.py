@@ -30,17 +30,12 @@ EPS = 1e-7
 
 @dataclass(frozen=True)
 class Sift:
-    """SiFT settings. The published MNLI recipes use strength 5 (3 for xsmall)."""
+    """SiFT settings; options.py has the defaults and checks the values."""
 
-    strength: float = 5.0
+    strength: float
     """lambda, the weight of the divergence."""
-    step: float = 1e-4
-    init: float = 1e-2
-
-    def __post_init__(self) -> None:
-        for name in ("strength", "step", "init"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"SiFT's {name} is {getattr(self, name)}; it cannot be negative")
+    step: float
+    init: float
 
 
 class Perturbation:

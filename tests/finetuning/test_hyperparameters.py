@@ -1,7 +1,7 @@
 import pytest
 
 from debertakit.config import PRESETS
-from debertakit.finetuning.recipes import DEFAULT, LENGTHS, LIKE, hyperparameters, model_size
+from debertakit.finetuning.hyperparameters import DEFAULT, LENGTHS, LIKE, hyperparameters, model_size
 from debertakit.tasks.suites import BENCHMARKS
 
 
