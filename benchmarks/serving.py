@@ -134,7 +134,7 @@ def main() -> None:
         process.send_signal(signal.SIGTERM)
         process.wait()
     print(f"answers unlike the predictor's own: {differences(arguments.model, texts, found)} of {len(found)}")
-    process = start([*commands["deberta serve"], "--line", "1000"], port)
+    process = start([*commands["deberta serve"], "--queue", "1000"], port)
     for name, clients, requests in (("overload", 4 * arguments.clients, 2000), ("after it", arguments.clients, 500)):
         seconds, found = asyncio.run(load(port, texts, clients, requests))
         told(name, seconds, found)

@@ -12,8 +12,8 @@ from debertakit.cli import app
 from debertakit.data.pairs import Pair
 from debertakit.finetuning import seq2seq
 from debertakit.finetuning.seq2seq import Batches, Settings, evaluate, finetune_pairs, recorded_precision, train
-from debertakit.generation.command import _inputs, load_writer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
+from debertakit.generation.writing import _inputs, load_writer
 from debertakit.heads import IGNORED, DebertaForMaskedLM
 from debertakit.loading import load_for_training, load_tokenizer_of
 from debertakit.text.tokenizer_training import train_tokenizer

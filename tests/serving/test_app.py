@@ -12,7 +12,8 @@ import transformers
 
 from debertakit.inference.tasks import MaskFiller, OptionChooser, QuestionAnswerer, TextClassifier, ZeroShotClassifier
 from debertakit.serving import app as serving_app
-from debertakit.serving.app import Limits, Model, create_app
+from debertakit.serving.app import Model, create_app
+from debertakit.serving.limits import Limits
 from tests.inference import material
 from tests.inference.test_tasks import LABELS, NLI
 
@@ -54,7 +55,7 @@ def test_every_caller_gets_its_own_answer(classifier):
         answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
         return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
 
-    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(line=1 << 20, wait=0.05)), work)
+    found, metrics = run(create_app([Model("m", "classify", classifier)], Limits(queue=1 << 20, wait=0.05)), work)
     for own, wanted in zip(found, expected, strict=True):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
@@ -84,7 +85,7 @@ def test_two_models_and_what_is_loaded(classifier, answerer):
 
 
 def test_limits(classifier):
-    app = create_app([Model("m", "classify", classifier)], Limits(body=3000, texts=3, characters=100))
+    app = create_app([Model("m", "classify", classifier)], Limits(body=3000, inputs=3, characters=100))
     cases = {
         413: [[{"text": "a"}] * 4, [{"text": "a" * 101}], [{"text": "a" * 5000}]],
         422: [[], [{"text": ""}], [{"txt": "a"}], [{"text": 3}], [{"text": "a", "more": 1}]],
@@ -130,21 +131,21 @@ def test_limits_of_labels_options_masks_and_tokens():
     async def work(client):
         return [await post(client, path, body) for path, body, _, _ in cases]
 
-    for answer, (_, _, status, said) in zip(run(create_app(models, Limits(line=4000)), work), cases, strict=True):
+    for answer, (_, _, status, said) in zip(run(create_app(models, Limits(queue=4000)), work), cases, strict=True):
         assert answer.status_code == status, answer.text
         assert said in answer.text
 
 
-@pytest.mark.parametrize("given", [{"seconds": float("inf")}, {"seconds": float("nan")}, {"seconds": 0}, {"wait": -1}])
+@pytest.mark.parametrize("given", [{"timeout": float("inf")}, {"timeout": float("nan")}, {"timeout": 0}, {"wait": -1}])
 def test_limits_that_cannot_be(given):
     with pytest.raises(ValueError, match="finite"):
         Limits(**given)
 
 
-def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
+def test_a_full_queue_refuses_at_once_and_empties(classifier, monkeypatch):
     encoded, encode = [], classifier.encode
     monkeypatch.setattr(classifier, "encode", lambda items: encoded.extend(items) or encode(items))
-    app = create_app([Model("m", "classify", classifier)], Limits(line=400))
+    app = create_app([Model("m", "classify", classifier)], Limits(queue=400))
     text = "the cat " * 25
 
     async def work(client):
@@ -162,7 +163,7 @@ def test_a_full_line_is_told_at_once_and_empties(classifier, monkeypatch):
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
     original = classifier.run
     monkeypatch.setattr(classifier, "run", lambda rows: (time.sleep(0.3), original(rows))[1])
-    app = create_app([Model("m", "classify", classifier)], Limits(seconds=0.1))
+    app = create_app([Model("m", "classify", classifier)], Limits(timeout=0.1))
     answer = run(app, lambda client: post(client, "/classify", {"text": "the cat"}))
     assert answer.status_code == 504
 
@@ -226,7 +227,7 @@ def test_only_what_explains_is_explained(classifier):
 
 
 def test_one_explanation_at_a_time_and_not_for_ever(classifier, monkeypatch):
-    app = create_app([Model("m", "classify", classifier)], Limits(seconds=1))
+    app = create_app([Model("m", "classify", classifier)], Limits(timeout=1))
     go, original = threading.Event(), serving_app.look
     monkeypatch.setattr(serving_app, "look", lambda *given: (go.wait(20), original(*given))[1])
 

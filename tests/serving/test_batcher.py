@@ -8,6 +8,7 @@ import pytest
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.tasks import TextClassifier
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, guessed_tokens
+from debertakit.serving.limits import Limits
 from tests.inference import material
 from tests.inference.test_tasks import LABELS
 
@@ -26,7 +27,7 @@ def run(predictor, work, **limits):
     """Start a batcher, await ``work(batcher)``, and stop the batcher."""
 
     async def main():
-        batcher = Batcher(predictor, **limits)
+        batcher = Batcher(predictor, Limits(**limits))
         batcher.start()
         try:
             return await work(batcher)
@@ -64,7 +65,7 @@ def test_a_text_counts_once_for_each_label_or_option():
     assert guessed_tokens({"text": "好" * 4}) == 6
 
 
-def test_more_than_the_line_is_too_large(classifier, monkeypatch):
+def test_a_request_larger_than_the_queue_is_refused(classifier, monkeypatch):
     encoded, encode = [], classifier.encode
     monkeypatch.setattr(classifier, "encode", lambda items: encoded.extend(items) or encode(items))
 
@@ -77,17 +78,17 @@ def test_more_than_the_line_is_too_large(classifier, monkeypatch):
         assert batcher.waiting == 0
         assert len(await batcher.submit([{"text": "the cat"}])) == 1
 
-    run(classifier, work, line=100)
+    run(classifier, work, queue=100)
 
 
-def test_the_line_is_held_to_the_tokens_that_were_counted(classifier, monkeypatch):
+def test_the_queue_counts_tokens_exactly(classifier, monkeypatch):
     go, calls = held(monkeypatch, classifier)
 
     async def work(batcher):
         first = asyncio.create_task(batcher.submit([{"text": "the cat"}]))
         await until(lambda: calls)
         second = asyncio.create_task(batcher.submit([{"text": "a " * 30}]))
-        await until(lambda: batcher.line)
+        await until(lambda: batcher.queue)
         before = batcher.waiting
         assert before == 32
         with pytest.raises(Busy):  # the estimate of 18 fits, the 32 tokens do not
@@ -96,10 +97,10 @@ def test_the_line_is_held_to_the_tokens_that_were_counted(classifier, monkeypatc
         go.set()
         await asyncio.gather(first, second)
 
-    run(classifier, work, line=60, wait=0)
+    run(classifier, work, queue=60, wait=0)
 
 
-def test_a_caller_that_gave_up_leaves_the_line_and_is_not_run(classifier, monkeypatch):
+def test_a_cancelled_request_leaves_the_queue_and_is_not_run(classifier, monkeypatch):
     go, calls = held(monkeypatch, classifier)
 
     async def work(batcher):

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from debertakit.cli.base import app, quiet
+from debertakit.cli.base import TRAIN, app, quiet
 
 tokenizers = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your own text.")
-app.add_typer(tokenizers, name="tokenizer")
+app.add_typer(tokenizers, name="tokenizer", rich_help_panel=TRAIN)
 recipe_list = typer.Typer(help="List the pretraining recipes, or show one.")
-app.add_typer(recipe_list, name="recipes")
+app.add_typer(recipe_list, name="recipes", rich_help_panel=TRAIN)
 
 
 # Options of finetune by task: only for PAIR_TASKS (source and target texts), or for all tasks.
@@ -40,7 +40,7 @@ def tokenizer_train(
     print(f"{len(tokenizer):,} pieces in {out}")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="Recipe name (see 'deberta recipes'), or a run's run.json.")],
     corpus: Annotated[str, typer.Option(help="Text, JSONL or Parquet file, folder, hf:NAME, or prepared corpus.")],
@@ -97,7 +97,7 @@ def recipes_show(name: Annotated[str, typer.Argument(help="Recipe name.")]) -> N
     print(recipe(name).to_json())
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def finetune(
     model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained model: DeBERTa or any other encoder.")],
     out: Annotated[Path, typer.Option(help="Folder for the model, scores and report.")],
@@ -196,7 +196,7 @@ def _refuse(command: Callable, given: dict[str, Any], names: Collection[str], wh
             raise ValueError(f"--{name.replace('_', '-')} is not an option of {where}")
 
 
-@app.command()
+@app.command(rich_help_panel=TRAIN)
 def evaluate(
     models: Annotated[list[Path], typer.Argument(help="A fine-tuned model; with --compare, two finetune runs.")],
     compare: Annotated[bool, typer.Option("--compare", help="Test whether two runs differ significantly.")] = False,
@@ -234,10 +234,8 @@ def evaluate(
         _refuse(evaluate, settings, settings.keys() - names - {"models"}, where)
 
     if perplexity is not None:
-        from debertakit.generation.command import run_perplexity
-
         only({"perplexity", "window", "stride"}, "--perplexity")
-        return run_perplexity(models[0], perplexity, window, stride)
+        return _perplexity(models[0], perplexity, window, stride)
     if task in PAIR_TASKS and not compare:
         from debertakit.finetuning.seq2seq import Files, run_evaluate_pairs
 
@@ -263,3 +261,24 @@ def evaluate(
             only({"file", "split", "out", *COLUMNS}, "--file")
         columns = {"text": text, "pair": pair, "label": label, "separator": separator, "options": option}
         command.run_evaluate(models[0], out, task=task, data=data, file=file, split=split, **columns)
+
+
+def _perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from debertakit.checkpoints import load_whole
+    from debertakit.generation.causal import DebertaForCausalLM
+    from debertakit.generation.perplexity import perplexity
+    from debertakit.generation.seq2seq import model_type
+    from debertakit.text.tokenizers import load_tokenizer
+
+    if model_type(model) == "gpt2":
+        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
+    else:
+        network = load_whole(DebertaForCausalLM, model)
+    found = perplexity(network, load_tokenizer(model), file, window, stride)
+    print(
+        f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
+        f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"
+    )

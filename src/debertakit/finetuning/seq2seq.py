@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import pad_sequence
 
 from debertakit.data.pairs import FIELDS, Pair, read_pairs
-from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
+from debertakit.generation.writing import load_writer, write_all
 from debertakit.model import IGNORED
 from debertakit.precision import PRECISIONS, autocast, best_device, precision_line, resolve_precision
 from debertakit.tasks.text_scores import check, text_scores

@@ -9,7 +9,6 @@ import asyncio
 import hmac
 import json
 import logging
-import math
 import mimetypes
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -31,6 +30,7 @@ from debertakit.inference.tasks import PREDICTORS
 from debertakit.loading import labels_of
 from debertakit.serving import schemas
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, checked
+from debertakit.serving.limits import Limits
 
 logger = logging.getLogger("debertakit.serving")
 _FOLDERS = {
@@ -38,32 +38,6 @@ _FOLDERS = {
     "debertakit.explain": ("explorer.js", "explorer.css"),
 }
 PAGE = {name: files(package) / "page" / name for package, names in _FOLDERS.items() for name in names}
-
-
-@dataclass(frozen=True)
-class Limits:
-    body: int = 1 << 20
-    """Bytes in a request body."""
-    texts: int = 128
-    """Inputs in a request."""
-    characters: int = 100_000
-    """Characters in one field of an input."""
-    line: int = 1 << 16
-    """Tokens in a model's queue. A full queue gives 429; a request larger than the whole queue gives 413."""
-    masks: int = 64
-    """Masks in a fill request."""
-    explained: int = 64
-    """Tokens that /explain reads; longer texts are truncated."""
-    seconds: float = 30.0
-    """Timeout of a request; after it, 504."""
-    wait: float = 0.003
-    """Seconds that the first request of a batch waits for more requests."""
-
-    def __post_init__(self) -> None:
-        if not (math.isfinite(self.seconds) and self.seconds > 0):
-            raise ValueError(f"seconds={self.seconds:g}: a finite time above 0")
-        if not (math.isfinite(self.wait) and self.wait >= 0):
-            raise ValueError(f"wait={self.wait:g}: a finite time, 0 or more")
 
 
 @dataclass(frozen=True)
@@ -85,7 +59,7 @@ class Metrics:
         tokens = tuple(2**n for n in range(4, 15))
         self.tokens = Histogram("batch_tokens", "Tokens of a batch", ["model"], buckets=tokens, registry=self.registry)
         self.model_seconds = Histogram("batch_seconds", "Time in the model", ["model"], registry=self.registry)
-        self.line = Gauge("waiting_tokens", "Tokens in line", ["model"], registry=self.registry)
+        self.queue = Gauge("waiting_tokens", "Tokens in the queue", ["model"], registry=self.registry)
 
     def observer(self, name: str) -> Callable[[int, int, float], None]:
         def observe(jobs: int, tokens: int, seconds: float) -> None:
@@ -108,10 +82,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         for model in models:
-            observe = metrics.observer(model.name)
-            batchers[model.name] = Batcher(
-                model.predictor, wait=limits.wait, line=limits.line, masks=limits.masks, observe=observe
-            )
+            batchers[model.name] = Batcher(model.predictor, limits, metrics.observer(model.name))
             batchers[model.name].start()
         app.state.ready = True
         yield
@@ -135,7 +106,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
         _within(items, limits)
         with _told(limits):
             passed = checked(model.predictor, items)
-            results = await asyncio.wait_for(batchers[model.name].submit(passed), limits.seconds)
+            results = await asyncio.wait_for(batchers[model.name].submit(passed), limits.timeout)
         return {"model": model.name, "results": [asdict(result) for result in results]}
 
     for task in dict.fromkeys(model.task for model in models):
@@ -159,7 +130,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
 
         async with explaining:
             with _told(limits):
-                return await asyncio.wait_for(explained(), limits.seconds)
+                return await asyncio.wait_for(explained(), limits.timeout)
 
     @app.get("/", include_in_schema=False)
     @app.get("/page/{name}", include_in_schema=False)
@@ -186,7 +157,7 @@ def create_app(models: list[Model], limits: Limits | None = None, api_key: str |
     @app.get("/metrics", include_in_schema=False)
     async def measured() -> Response:
         for name, batcher in batchers.items():
-            metrics.line.labels(name).set(batcher.waiting)
+            metrics.queue.labels(name).set(batcher.waiting)
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
@@ -214,8 +185,8 @@ def choose(models: list[Model], task: str, name: str | None) -> Model:
 
 
 def _within(items: list[dict[str, Any]], limits: Limits) -> None:
-    if len(items) > limits.texts:
-        raise HTTPException(413, f"{len(items)} inputs; at most {limits.texts} in a request")
+    if len(items) > limits.inputs:
+        raise HTTPException(413, f"{len(items)} inputs; at most {limits.inputs} in a request")
     for number, item in enumerate(items):
         for field, value in item.items():
             size = len(value) if isinstance(value, str) else sum(map(len, value))
@@ -235,7 +206,7 @@ def _told(limits: Limits) -> Iterator[None]:
     except Busy as busy:
         raise HTTPException(429, str(busy), headers={"Retry-After": str(busy.retry_after)}) from None
     except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
-        raise HTTPException(504, f"not answered within {limits.seconds:g} s") from None
+        raise HTTPException(504, f"not answered within {limits.timeout:g} s") from None
 
 
 async def _anatomy(model: Model, batcher: Batcher, text: str, limits: Limits) -> Anatomy:

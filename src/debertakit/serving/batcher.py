@@ -25,6 +25,7 @@ import numpy as np
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Result
+from debertakit.serving.limits import Limits
 from debertakit.tasks.features import TokenRow
 
 MASK_TOKENS = 8
@@ -44,7 +45,7 @@ class TooLarge(Exception):
 
 
 @dataclass(eq=False)
-class Job:
+class QueuedRequest:
     rows: list[TokenRow]
     tokens: int
     masks: int
@@ -60,16 +61,11 @@ class Batcher:
     def __init__(
         self,
         predictor: Predictor,
-        *,
-        wait: float = 0.003,
-        line: int = 1 << 16,
-        masks: int = 64,
+        limits: Limits | None = None,
         observe: Callable[[int, int, float], None] = lambda jobs, tokens, seconds: None,
     ):
-        """``wait``: seconds that the first request of a batch waits for more. ``line``: maximum tokens in the queue.
-        ``masks``: maximum masks in a request."""
-        self.predictor, self.wait, self.limit, self.masks, self.observe = predictor, wait, line, masks, observe
-        self.line: deque[Job] = deque()
+        self.predictor, self.limits, self.observe = predictor, limits or Limits(), observe
+        self.queue: deque[QueuedRequest] = deque()
         self.waiting = 0
         self.rate = 2000.0  # tokens per second, a running average
         self.arrived = asyncio.Event()
@@ -80,8 +76,8 @@ class Batcher:
     async def submit(self, items: Sequence[Input]) -> list[Result]:
         """Queue inputs that passed ``predictor.check`` and return their results."""
         guess = sum(map(guessed_tokens, items))
-        if guess > 2 * self.limit:  # the estimate may be off by a factor of 2: near the limit, count first
-            raise TooLarge(f"about {guess:,} tokens; a request may have {self.limit:,}")
+        if guess > 2 * self.limits.queue:  # the estimate may be off by a factor of 2: near the limit, count first
+            raise TooLarge(f"about {guess:,} tokens; a request may have {self.limits.queue:,}")
         self._check_room(guess)
         self.waiting += guess  # includes requests being encoded, so that a full queue refuses before encoding
         loop = asyncio.get_running_loop()
@@ -89,24 +85,24 @@ class Batcher:
             rows, masks = await loop.run_in_executor(self.encoders, self._encode, items)
         finally:
             self.waiting -= guess
-        job = Job(rows, sum(row.tokens for row in rows), masks)
-        if job.tokens > self.limit:
-            raise TooLarge(f"{job.tokens:,} tokens; a request may have {self.limit:,}")
+        job = QueuedRequest(rows, sum(row.tokens for row in rows), masks)
+        if job.tokens > self.limits.queue:
+            raise TooLarge(f"{job.tokens:,} tokens; a request may have {self.limits.queue:,}")
         self._check_room(job.tokens)
-        self.line.append(job)
+        self.queue.append(job)
         self.waiting += job.tokens
         self.arrived.set()
         try:
             outputs = await job.done
         except asyncio.CancelledError:  # the caller disconnected or timed out
-            if job in self.line:
-                self.line.remove(job)
+            if job in self.queue:
+                self.queue.remove(job)
                 self.waiting -= job.tokens
             raise
         return await loop.run_in_executor(self.encoders, self.predictor.decide, items, rows, outputs)
 
     def _check_room(self, tokens: int) -> None:
-        if self.waiting and self.waiting + tokens > self.limit:
+        if self.waiting and self.waiting + tokens > self.limits.queue:
             raise Busy(max(1, math.ceil(self.waiting / self.rate)))
 
     def _encode(self, items: Sequence[Input]) -> tuple[list[TokenRow], int]:
@@ -118,8 +114,8 @@ class Batcher:
         if longest > most:  # only for masks: other tasks read long texts in windows
             raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
         masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
-        if masks > self.masks:
-            raise TooLarge(f"{masks:,} masks; a request may have {self.masks}")
+        if masks > self.limits.masks:
+            raise TooLarge(f"{masks:,} masks; a request may have {self.limits.masks}")
         return rows, masks
 
     def start(self) -> None:
@@ -127,7 +123,7 @@ class Batcher:
 
     async def stop(self) -> None:
         """Finish all queued jobs, then stop."""
-        while self.line:
+        while self.queue:
             await asyncio.sleep(0.01)
         if self.worker is not None:
             self.worker.cancel()
@@ -137,14 +133,14 @@ class Batcher:
 
     async def _work(self) -> None:
         while True:
-            while not self.line:
+            while not self.queue:
                 self.arrived.clear()
                 await self.arrived.wait()
-            if sum(job.weight for job in self.line) < self.predictor.budget and self.wait:
-                await asyncio.sleep(self.wait)
+            if sum(job.weight for job in self.queue) < self.predictor.budget and self.limits.wait:
+                await asyncio.sleep(self.limits.wait)
             await self._run(self._take())
 
-    async def _run(self, jobs: list[Job]) -> None:
+    async def _run(self, jobs: list[QueuedRequest]) -> None:
         """Run all jobs as one batch. If the batch fails, run each job alone, so that only the faulty one fails."""
         jobs = [job for job in jobs if not job.done.done()]  # skip cancelled jobs
         if not jobs:
@@ -170,12 +166,12 @@ class Batcher:
                 job.done.set_result(outputs[start : start + len(job.rows)])
             start += len(job.rows)
 
-    def _take(self) -> list[Job]:
+    def _take(self) -> list[QueuedRequest]:
         """Take jobs from the front of the queue up to the budget, at least one if the queue is not empty."""
-        jobs: list[Job] = []
+        jobs: list[QueuedRequest] = []
         room = self.predictor.budget
-        while self.line and (not jobs or self.line[0].weight <= room):
-            job = self.line.popleft()
+        while self.queue and (not jobs or self.queue[0].weight <= room):
+            job = self.queue.popleft()
             self.waiting -= job.tokens
             jobs.append(job)
             room -= job.weight
