@@ -520,6 +520,8 @@ def _check_ids(name: str, ids: Tensor | None, size: int) -> None:
 
 
 class DebertaModel(DebertaPreTrainedModel):
+    """The encoder without a head. Returns the last hidden states, [batch, length, hidden]."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.embeddings = DebertaEmbeddings(config)

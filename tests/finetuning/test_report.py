@@ -8,6 +8,7 @@ from debertakit.data.examples import Choice, Question, Tagged, Text
 from debertakit.finetuning.evaluation import Evaluation
 from debertakit.finetuning.report import (
     confusion,
+    errors,
     expected_calibration_error,
     per_class,
     write_report,
@@ -26,7 +27,7 @@ NASTY = "<script>alert(1)</script> | 很好 `x`\nline"
 
 
 def report(tmp_path, evaluation, labels=("x", "好"), kind="single-label"):
-    write_report(tmp_path, {**RECORD, "kind": kind}, METRICS, HISTORY, evaluation, labels)
+    write_report(tmp_path, {**RECORD, "kind": kind}, METRICS, HISTORY, errors(kind, evaluation, labels))
     return (tmp_path / "report.html").read_text(encoding="utf-8"), (tmp_path / "report.md").read_text(encoding="utf-8")
 
 
@@ -81,7 +82,7 @@ def test_confusion_counts_gold_by_predicted():
     truth, guess = np.eye(3)[[0, 0, 1, 2]], np.eye(3)[[0, 1, 1, 0]]
     section = confusion(truth, guess, ("a", "b", "c"))
     assert [list(row) for row in section.rows] == [["a", 1, 1, 0], ["b", 0, 1, 0], ["c", 1, 0, 0]]
-    assert "too many" in confusion(np.eye(50), np.eye(50), tuple(map(str, range(50)))).note
+    assert "Omitted: 50 classes" in confusion(np.eye(50), np.eye(50), tuple(map(str, range(50)))).note
 
 
 @pytest.mark.parametrize(
@@ -123,7 +124,7 @@ def test_confusion_counts_gold_by_predicted():
 def test_every_kind_has_a_report_of_its_mistakes(kind, labels, examples, predictions, tmp_path):
     evaluation = Evaluation(examples, predictions, {"accuracy": 50.0}, 0.5)
     html, markdown = report(tmp_path, evaluation, labels, kind)
-    worst = markdown[markdown.index("## Worst") : markdown.index("## How")]
+    worst = markdown[markdown.index("## Worst") : markdown.index("## Settings")]
     assert "\n| 0 |" in worst
     assert ("\n| 1 |" in worst) == (kind in ("regression", "multi-label"))  # nearly right is not quite right
     if kind not in ("regression", "multi-label"):

@@ -61,7 +61,7 @@ def test_seeds_are_averaged():
     found = compare(gold, a, b, accuracy, resamples=200)
     assert found.a == pytest.approx((1 + 5 / 6) / 2)
     assert found.b == pytest.approx(4 / 6)
-    with pytest.raises(ValueError, match="2 runs against 1"):
+    with pytest.raises(ValueError, match="2 runs with 1"):
         compare(gold, a, b[:1], accuracy)
 
 

@@ -8,7 +8,8 @@ import transformers
 
 from debertakit import evaluate, finetune
 from debertakit.finetuning.evaluation import read_predictions
-from debertakit.finetuning.train import hold_out, newest_checkpoint, seconds_before
+from debertakit.finetuning.runs import newest_checkpoint, seconds_before
+from debertakit.finetuning.train import hold_out
 from debertakit.finetuning.trainer import FinetuneTrainer
 from tests import tiny
 from tests.material import lines, tsv

@@ -102,9 +102,8 @@ def _help(doc: str, name: str, panels: Mapping[str, type]) -> str:
     found: dict[str, str] = {}
     for panel, default in holders.items():
         if default is not None and default is not False:
-            found.setdefault(str(default), "" if panel == first else f"{panel}: ")
-    shown = "; ".join(title + default for default, title in found.items())
-    return f"{doc} Default: {shown}" if shown else doc
+            found.setdefault(str(default), "Default" if panel == first else panel)
+    return f"{doc} {'; '.join(f'{title}: {default}' for default, title in found.items())}".strip()
 
 
 def build(cls: type[Built], given: Given) -> Built:

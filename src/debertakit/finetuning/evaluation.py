@@ -9,10 +9,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from debertakit.data.examples import Choice, Kind, Question, Tagged, Text, gold
+from transformers import PreTrainedModel
+
+from debertakit.data.examples import Choice, Example, Kind, Question, Tagged, Text, gold
 from debertakit.data.files import kind_of
+from debertakit.data.pairs import Pair
+from debertakit.files import replacing, write_text
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
 from debertakit.loading import SavedModel, describe, longest_input
 from debertakit.precision import best_device
@@ -22,14 +26,17 @@ from debertakit.tasks.decisions import Prediction, decide, row_logits
 from debertakit.tasks.features import Encoder, Long, TokenRow
 from debertakit.tasks.own import SCORES, own_task
 from debertakit.tasks.task import Task
+from debertakit.tasks.text_scores import resampled_score
 
-CLASSES: dict[Kind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice}
+RunKind = Kind | Literal["seq2seq"]
+"""Kind of a run in run.json; seq2seq: translation or summarisation."""
+CLASSES: dict[RunKind, type] = {"tagging": Tagged, "qa": Question, "choice": Choice, "seq2seq": Pair}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    examples: Sequence[Any]
+    examples: Sequence[Example]
     predictions: list[Prediction]
     scores: dict[str, float]
     """Empty if the examples have no labels."""
@@ -39,18 +46,23 @@ class Evaluation:
     def values(self) -> list[Any]:
         return [prediction.value for prediction in self.predictions]
 
+    def __str__(self) -> str:
+        if not self.scores:
+            return f"{len(self.predictions)} predictions, no labels"
+        return ", ".join(f"{name} {value:.2f}" for name, value in self.scores.items())
+
 
 @dataclass
 class Evaluator:
     """A model with everything needed to run it on examples of a task. It computes in fp32, like the predictors."""
 
-    model: Any
+    model: PreTrainedModel
     task: Task
     encoder: Encoder
     threshold: float = 0.0
-    """Threshold for "no answer" (predict.decide)."""
+    """Threshold for "no answer" (decisions.decide)."""
 
-    def __call__(self, examples: Sequence[Any], rows: list[TokenRow] | None = None) -> Evaluation:
+    def __call__(self, examples: Sequence[Example], rows: list[TokenRow] | None = None) -> Evaluation:
         """Predict and score examples. ``rows``: the encoded examples, if available."""
         kind = self.task.kind
         rows = self.encoder.encode(examples).rows if rows is None else rows
@@ -76,13 +88,13 @@ def load_evaluator(model: str | Path, task: Task, long: Long | None = None) -> E
 def labels_for(saved: SavedModel, task: Task) -> tuple[str, ...]:
     """The model's labels in logit order, spelled as in the task; () for kinds without labels."""
     if saved.kind != task.kind:
-        raise ValueError(f"{saved} is a model for {saved.kind}, and {task.name} is a {task.kind} task")
+        raise ValueError(f"{saved} is a model for {saved.kind}, but {task.name} is a {task.kind} task")
     labels = saved.labels
     if task.labels is None or set(labels) == set(task.labels):
         return labels
     spelled = {label.casefold(): label for label in task.labels}
     if len(labels) != len(spelled) or {label.casefold() for label in labels} != set(spelled):
-        raise ValueError(f"{saved} knows the labels {_some(labels)}, and {task.name} has {_some(task.labels)}")
+        raise ValueError(f"{saved} has the labels {_some(labels)}, but {task.name} has {_some(task.labels)}")
     return tuple(spelled[label.casefold()] for label in labels)
 
 
@@ -105,11 +117,11 @@ def evaluate(
     ``long`` says how to read texts longer than the model's maximum length: windows (default), cut or whole.
     """
     if (task is None) == (file is None):
-        raise ValueError("give either a task and its folder of data, or a file to evaluate on")
+        raise ValueError("pass either --task and --data, or --file FILE")
     if file is not None and data is not None:
-        raise ValueError("data: the folder of a benchmark, and a file is to be evaluated on")
+        raise ValueError("data is only for a benchmark; it cannot be combined with file")
     if task is not None and columns:
-        raise ValueError(f"{', '.join(columns)}: not for a benchmark, whose files are known")
+        raise ValueError(f"unknown option for a benchmark: {', '.join(columns)} (columns are for your own files)")
     check_packages(task)
     if file is not None:
         chosen, examples = open_file(model, Path(file), columns)
@@ -118,19 +130,19 @@ def evaluate(
         labels_for(describe(model), chosen)  # raises before the data is read
         splits = read_benchmark(chosen, data)
         if not splits.get(split):
-            raise ValueError(f"{data}: no {split!r} examples there; it has {', '.join(splits)}")
+            raise ValueError(f"{data}: no {split!r} examples; available splits: {', '.join(splits)}")
         examples = splits[split]
     return load_evaluator(model, chosen, long)(examples)
 
 
-def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Any]]:
+def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Example]]:
     """Read a file for evaluation. Rows with labels that the model does not have are skipped."""
     saved = describe(model)
     kind = saved.kind
     task = own_task(None, file, kind=kind, labels=saved.labels or None, **columns)
     examples = task.read(Path())["dev"]
     if not isinstance(examples[0], CLASSES.get(kind, Text)):
-        raise ValueError(f"{model} is a model for {kind}, and {file} is read as {kind_of(examples)}")
+        raise ValueError(f"{model} is a model for {kind}, but {file} is read as {kind_of(examples)}")
     return replace(task, labels=None), examples
 
 
@@ -142,29 +154,51 @@ def check_packages(task: str | Task | None = None) -> None:
             raise ImportError(f"fine-tuning needs {name}: pip install 'debertakit[finetune]'")
 
 
-def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Any]]:
+def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Example]]:
     if data is None and task.name in suites.BENCHMARKS:
-        raise ValueError(f"{task.name} needs its data: a folder, or hf for the hub")
+        raise ValueError(f"{task.name} needs its data: pass --data FOLDER, or --data hf for the hub")
     return dict(task.read(Path(data) if data is not None else Path()))
 
 
-def _json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+def predict_test(model: str | Path, task: str, data: str | Path, out: str | Path) -> dict[Path, int]:
+    """Predict every test set of a benchmark and write the files that its leaderboard accepts.
+
+    Returns the number of predictions in each file.
+    """
+    check_packages(task)
+    chosen = suites.task(task)
+    splits = read_benchmark(chosen, data)
+    found = [name for name in chosen.files if splits.get(name)]
+    if not found or chosen.write is None:
+        raise ValueError(f"{data}: no test set for {task}; available splits: {', '.join(splits)}")
+    evaluator = load_evaluator(model, chosen)
+    Path(out).mkdir(parents=True, exist_ok=True)
+    written = {}
+    for name in found:
+        path = Path(out) / chosen.files[name]
+        with replacing(path) as temporary:
+            chosen.write(temporary, splits[name], evaluator(splits[name]).values)
+        written[path] = len(splits[name])
+    return written
+
+
+# ------------------------------------------------------------------------------------------------- prediction files
 
 
 def write_predictions(path: Path, evaluation: Evaluation) -> None:
-    with path.open("w", encoding="utf-8") as file:
-        for example, prediction in zip(evaluation.examples, evaluation.predictions, strict=True):
-            line: dict[str, Any] = {"example": asdict(example), "prediction": prediction.value}
-            if prediction.probabilities:
-                line["probabilities"] = [round(p, 5) for p in prediction.probabilities]
-            if prediction.answers:
-                line["answers"] = prediction.answers
-                line["no_answer"] = prediction.no_answer
-            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    lines = []
+    for example, prediction in zip(evaluation.examples, evaluation.predictions, strict=True):
+        line: dict[str, object] = {"example": asdict(example), "prediction": prediction.value}
+        if prediction.probabilities:
+            line["probabilities"] = [round(p, 5) for p in prediction.probabilities]
+        if prediction.answers:
+            line["answers"] = prediction.answers
+            line["no_answer"] = prediction.no_answer
+        lines.append(json.dumps(line, ensure_ascii=False) + "\n")
+    write_text(path, "".join(lines))
 
 
-def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
+def read_predictions(path: Path, kind: RunKind) -> tuple[list[Any], list[Any]]:
     """Return examples and one prediction for each."""
     if not path.is_file():
         raise ValueError(f"no predictions at {path}")
@@ -183,22 +217,30 @@ def read_predictions(path: Path, kind: Kind) -> tuple[list[Any], list[Any]]:
     return examples, values
 
 
-def _tuple(value: Any) -> Any:
+def _tuple(value: object) -> object:
     return tuple(value) if isinstance(value, list) else value
 
 
+# --------------------------------------------------------------------------------------------------------- comparison
+
+
 def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: int = 1000) -> Comparison:
-    """Compare two ``finetune`` folders (one run or several seeds) on the metric that selected their checkpoints."""
+    """Compare two ``finetune`` folders (one run or several seeds) on the metric that selected their checkpoints.
+
+    Translations and summaries are compared on BLEU or ROUGE-1.
+    """
     sides = [_runs(Path(folder)) for folder in (a, b)]
-    records = [_json(run / "run.json") for side in sides for run in side]
+    records = [json.loads((run / "run.json").read_text(encoding="utf-8")) for side in sides for run in side]
     for name in ("task", "kind", "metric"):
         found = {record.get(name) for record in records}
         if len(found) > 1:
             raise ValueError(f"{a} and {b} are runs of different tasks: {name} {' and '.join(map(str, found))}")
-    name, kind = records[0]["task"], records[0]["kind"]
+    name, kind, metric = (records[0][field] for field in ("task", "kind", "metric"))
+    files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
+    if kind == "seq2seq":
+        return compare_texts(files[0], files[1], metric, resamples)
     check_packages(name)
     task = suites.BENCHMARKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
-    files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
     return compare_predictions(files[0], files[1], task, resamples)
 
 
@@ -206,21 +248,26 @@ def _runs(folder: Path) -> list[Path]:
     runs = sorted(folder.glob("seed-*[0-9]")) or [folder]
     for run in runs:
         if not (run / "run.json").is_file():
-            raise ValueError(f"{run} is not a finished run of finetune: no run.json in it")
+            raise ValueError(f"{run} is not a finished run of finetune: it has no run.json")
     return runs
+
+
+def compare_texts(a: list[Path], b: list[Path], metric: str, resamples: int = 1000) -> Comparison:
+    """Compare the texts of two systems. ``a`` and ``b``: prediction files of one split, one file per seed."""
+    pairs, a_texts, b_texts = _read_sides(a, b, "seq2seq")
+    score = resampled_score(metric, [pair.target for pair in pairs])
+
+    def score_pairs(chosen: Sequence[Pair], texts: Sequence[str]) -> float:
+        return score(texts, [pair.target for pair in chosen])
+
+    return compare(pairs, a_texts, b_texts, score_pairs, resamples=resamples)
 
 
 def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = 1000) -> Comparison:
     """Compare two systems on the task's metric. ``a`` and ``b``: prediction files of one split, one file per seed."""
-    sides = [[read_predictions(path, task.kind) for path in paths] for paths in (a, b)]
-    examples = sides[0][0][0]
-    for paths, runs in zip((a, b), sides, strict=True):
-        for path, (others, _) in zip(paths, runs, strict=True):
-            if others != examples:
-                raise ValueError(f"{path} and {a[0]} are predictions on different examples")
-    a_values, b_values = ([values for _, values in side] for side in sides)
+    examples, a_values, b_values = _read_sides(a, b, task.kind)
 
-    def metric(chosen: Sequence[Any], predictions: Sequence[Any]) -> float:
+    def metric(chosen: Sequence[Example], predictions: Sequence[Any]) -> float:
         return task.score(chosen, predictions)[task.metric]
 
     found = compare(examples, a_values, b_values, metric, resamples=resamples)
@@ -229,3 +276,15 @@ def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int
     labels = [gold(example) for example in examples]
     right = [[x == y for x, y in zip(labels, side[0], strict=True)] for side in (a_values, b_values)]
     return replace(found, mcnemar_p=mcnemar(*right))
+
+
+def _read_sides(a: list[Path], b: list[Path], kind: RunKind) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+    """Return the examples, which must be the same in all files, and the predictions of each side, one list per seed."""
+    sides = [[read_predictions(path, kind) for path in paths] for paths in (a, b)]
+    examples = sides[0][0][0]
+    for paths, runs in zip((a, b), sides, strict=True):
+        for path, (others, _) in zip(paths, runs, strict=True):
+            if others != examples:
+                raise ValueError(f"{path} and {a[0]} are predictions on different examples")
+    a_values, b_values = ([values for _, values in side] for side in sides)
+    return examples, a_values, b_values

@@ -116,6 +116,8 @@ class Seq2SeqOptions:
             ),
             not_negative=("warmup", "weight_decay"),
         )
+        if self.minutes is not None and 0 < self.warmup < 1:
+            raise ValueError(f"warmup is {self.warmup}; with minutes, it must be a number of steps")
         if not 0 <= self.label_smoothing < 1:
             raise ValueError(f"label_smoothing is {self.label_smoothing}; it must be >= 0 and < 1")
 

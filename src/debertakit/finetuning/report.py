@@ -6,17 +6,21 @@ text as text, so the browser's fonts can show Chinese labels.
 
 import html
 import io
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from debertakit.data.examples import Choice, Question, Tagged, Text, gold
+from debertakit.data.examples import Choice, Example, Question, Tagged, Text, gold
+from debertakit.files import write_json, write_text
 from debertakit.finetuning.evaluation import Evaluation
 from debertakit.finetuning.significance import summary
+from debertakit.tasks.decisions import Prediction
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 WORST = 20
 BINS = 10
@@ -24,6 +28,9 @@ MOST_CLASSES = 40
 """Larger confusion matrices would be unreadable and are omitted."""
 
 Cell = str | float | int
+Record = dict[str, Any]
+"""Contents of run.json or metrics.json."""
+Figures = dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -40,25 +47,26 @@ class Section:
 
 def write_report(
     folder: Path,
-    record: dict[str, Any],
-    metrics: dict[str, Any],
-    history: list[dict[str, Any]],
-    evaluation: Evaluation,
-    labels: tuple[str, ...],
+    record: Record,
+    metrics: Record,
+    history: list[Figures],
+    errors: Sequence[Section],
+    curve: str | None = None,
 ) -> None:
     """Write report.html, report.md and the model card.
 
-    ``record``: contents of run.json. ``history``: the Trainer's log. ``evaluation``: the best model on the dev set.
+    ``record``: contents of run.json. ``history``: the Trainer's log. ``errors``: what the best model gets wrong on the
+    dev set. ``curve``: the dev metric to plot; default: the metric that selected the checkpoint.
     """
     title = f"{record['task']}: {Path(record['model']).name}"
-    sections = [scores(metrics), curves(history, record["metric"]), *errors(record["kind"], evaluation, labels)]
-    sections.append(Section("How it was made", ("", ""), [(k, _short(v)) for k, v in record.items()]))
-    (folder / "report.html").write_text(as_html(title, sections), encoding="utf-8")
-    (folder / "report.md").write_text(as_markdown(title, sections), encoding="utf-8")
-    (folder / "README.md").write_text(model_card(record, metrics), encoding="utf-8")
+    sections = [scores(metrics), curves(history, curve or record["metric"]), *errors]
+    sections.append(Section("Settings", ("", ""), [(k, _short(v)) for k, v in record.items()]))
+    write_text(folder / "report.html", as_html(title, sections))
+    write_text(folder / "report.md", as_markdown(title, sections))
+    write_text(folder / "README.md", model_card(record, metrics))
 
 
-def write_summary(folder: Path, record: dict[str, Any], runs: list[tuple[str, dict[str, float]]]) -> None:
+def write_summary(folder: Path, record: Record, runs: list[tuple[str, Figures]]) -> None:
     """Write summary.json and report.md over several seeds."""
     names = list(runs[0][1])
     found = {name: summary([figures[name] for _, figures in runs]) for name in names}
@@ -67,18 +75,17 @@ def write_summary(folder: Path, record: dict[str, Any], runs: list[tuple[str, di
     sections = [
         Section(f"Over {len(runs)} seeds", ("dev", "mean", "sd", "min", "max"), over, f"Best on the dev set: {best}."),
         Section("Each seed", ("", *names), [(run, *figures.values()) for run, figures in runs]),
-        Section("How they were made", ("", ""), [(k, _short(v)) for k, v in record.items() if k != "seed"]),
+        Section("Settings", ("", ""), [(k, _short(v)) for k, v in record.items() if k != "seed"]),
     ]
     title = f"{record['task']}: {Path(record['model']).name}"
-    (folder / "report.md").write_text(as_markdown(title, sections), encoding="utf-8")
-    content = {name: s.__dict__ for name, s in found.items()}
-    (folder / "summary.json").write_text(json.dumps(content, indent=1), encoding="utf-8")
+    write_text(folder / "report.md", as_markdown(title, sections))
+    write_json(folder / "summary.json", {name: asdict(s) for name, s in found.items()})
 
 
 # --------------------------------------------------------------------------------------------------------- sections
 
 
-def scores(metrics: dict[str, Any]) -> Section:
+def scores(metrics: Record) -> Section:
     rows = [
         (split, name, value) for split in metrics if split.startswith("dev") for name, value in metrics[split].items()
     ]
@@ -87,18 +94,19 @@ def scores(metrics: dict[str, Any]) -> Section:
         notes.append(f"A step with SiFT took {metrics['sift_overhead']:.2f} times one without.")
     if "best_f1" in metrics:
         notes.append(
-            f'The scores are for a threshold of 0 for "no answer"; the best one on this dev set, '
-            f"{metrics['no_answer_threshold']:.2f}, would give an F1 of {metrics['best_f1']:.2f}."
+            f'The scores are for a threshold of 0 for "no answer". The best threshold on this dev set, '
+            f"{metrics['no_answer_threshold']:.2f}, gives an F1 of {metrics['best_f1']:.2f}."
         )
+    notes += [f"{name}: {signature}." for name, signature in metrics.get("signatures", {}).items()]
     return Section("Scores", ("split", "metric", "value"), rows, " ".join(notes))
 
 
-def curves(history: list[dict[str, Any]], metric: str) -> Section:
+def curves(history: list[Figures], metric: str) -> Section:
     dev = [entry for entry in history if f"eval_{metric}" in entry]
     rows = [(e["step"], round(e["epoch"], 2), e["eval_loss"], e[f"eval_{metric}"]) for e in dev]
     train = [(entry["step"], entry["loss"]) for entry in history if "loss" in entry]
 
-    def draw(figure: Any) -> None:
+    def draw(figure: "Figure") -> None:
         left, right = figure.subplots(1, 2)
         for name, points in (("train", train), ("dev", [(row[0], row[2]) for row in rows])):
             if points:
@@ -144,7 +152,7 @@ def errors(kind: str, evaluation: Evaluation, labels: tuple[str, ...]) -> list[S
 def confusion(truth: np.ndarray, guess: np.ndarray, labels: tuple[str, ...]) -> Section:
     title = "Confusion"
     if len(labels) > MOST_CLASSES:
-        return Section(title, note=f"{len(labels)} classes are too many for a table.")
+        return Section(title, note=f"Omitted: {len(labels)} classes.")
     counts = truth.astype(int).T @ guess.astype(int)  # [gold, predicted]
     rows: list[Sequence[Cell]] = [(label, *row) for label, row in zip(labels, counts.tolist(), strict=True)]
     return Section(title, ("gold \\ predicted", *labels), rows, shaded=True)
@@ -163,7 +171,7 @@ def per_class(truth: np.ndarray, guess: np.ndarray, labels: tuple[str, ...]) -> 
 def per_entity(evaluation: Evaluation) -> Section:
     from seqeval.metrics import classification_report
 
-    tags = [list(example.tags) for example in evaluation.examples]
+    tags = [list(gold(example)) for example in evaluation.examples]
     table = classification_report(tags, [list(v) for v in evaluation.values], output_dict=True, zero_division=0)
     rows = [
         (name, 100 * row["precision"], 100 * row["recall"], 100 * row["f1-score"], int(row["support"]))
@@ -176,14 +184,14 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Section:
     """ECE = sum over bins of share * |accuracy - mean confidence|."""
     ece, rows = expected_calibration_error(confidence, right)
 
-    def draw(figure: Any) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.subplots(1, 1)
         axes.plot([0, 1], [0, 1], linestyle=":", color="gray")
         axes.plot([row[2] for row in rows], [row[3] for row in rows], marker="o")
-        axes.set(xlabel="confidence", ylabel="share that is right", aspect="equal")
+        axes.set(xlabel="confidence", ylabel="accuracy", aspect="equal")
 
     note = f"Expected calibration error: {100 * ece:.2f} %."
-    return Section("Calibration", ("confidence", "examples", "mean", "right"), rows, note, svg(draw, 4))
+    return Section("Calibration", ("confidence", "examples", "mean confidence", "accuracy"), rows, note, svg(draw, 4))
 
 
 def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> tuple[float, list[tuple]]:
@@ -199,7 +207,7 @@ def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> tup
 
 
 def scatter(evaluation: Evaluation) -> Section:
-    def draw(figure: Any) -> None:
+    def draw(figure: "Figure") -> None:
         axes = figure.subplots(1, 1)
         axes.plot([gold(e) for e in evaluation.examples], evaluation.values, ".", markersize=3, alpha=0.5)
         axes.set(xlabel="gold", ylabel="predicted")
@@ -214,13 +222,13 @@ def worst(evaluation: Evaluation, badness: Sequence[float]) -> Section:
         (example.id, show_text(example), show_answer(example, gold(example)), show_answer(example, prediction.value))
         for example, prediction in ((evaluation.examples[i], evaluation.predictions[i]) for i in order)
     ]
-    return Section("Worst examples", ("id", "text", "gold", "predicted"), rows, "" if rows else "None is wrong.")
+    return Section("Worst examples", ("id", "text", "gold", "predicted"), rows, "" if rows else "There are no errors.")
 
 
 # -------------------------------------------------------------------------------------------------------- rendering
 
 
-def show_text(example: Any) -> str:
+def show_text(example: Example) -> str:
     if isinstance(example, Tagged):
         return " ".join(example.words)
     if isinstance(example, Question):
@@ -232,7 +240,7 @@ def show_text(example: Any) -> str:
     return _clip(example.text) + (f" ⟶ {_clip(example.pair)}" if example.pair is not None else "")
 
 
-def show_answer(example: Any, value: Any) -> str:
+def show_answer(example: Example, value: Any) -> str:
     if isinstance(example, Tagged):
         marked = [f"{word}/{tag}" for word, tag in zip(example.words, value, strict=True) if tag != "O"]
         return " ".join(marked) or "nothing"
@@ -299,7 +307,7 @@ def as_markdown(title: str, sections: Sequence[Section]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def svg(draw: Any, width: float = 8) -> str:
+def svg(draw: Callable[["Figure"], None], width: float = 8) -> str:
     """Render ``draw(figure)`` as an SVG element. Returns "" if matplotlib is not installed."""
     try:
         from matplotlib import rc_context
@@ -315,38 +323,50 @@ def svg(draw: Any, width: float = 8) -> str:
     return out.getvalue()[out.getvalue().index("<svg") :]
 
 
-def model_card(record: dict[str, Any], metrics: dict[str, Any]) -> str:
+def model_card(record: Record, metrics: Record) -> str:
     pipelines = {"single-label": "text-classification", "multi-label": "text-classification"}
     pipelines |= {"regression": "text-classification", "tagging": "token-classification", "qa": "question-answering"}
-    tag = pipelines.get(record["kind"], "multiple-choice")
+    pipelines |= {"choice": "multiple-choice", "seq2seq": record["task"].replace("summarisation", "summarization")}
     rows = "\n".join(f"| {_plain(name)} | {_short(value)} |" for name, value in metrics["dev"].items())
-    sift = f", SiFT with lambda {record['sift_lambda']:g}" if record["sift"] else ""
-    labels = ", ".join(map(_plain, record["labels"])) or "none"
+    if record["kind"] == "seq2seq":
+        loads = "It loads in transformers after `import debertakit.generation.seq2seq`."
+        training = f"{metrics['steps']:,} steps of {record['step_tokens']:,} source and target tokens"
+        lengths = f"{record['max_source']} source and {record['max_target']} target tokens"
+        details = [f"**Scores**: beam search with {record['beams']} beams."]
+        details += [f"**{name}**: {signature}." for name, signature in metrics["signatures"].items()]
+        extra = f", label smoothing {record['label_smoothing']:g}"
+    else:
+        loads = "It loads in stock transformers."
+        training = f"{record['epochs']:g} epochs, {record['batch_size']} examples per step"
+        lengths = f"{record['max_length']} tokens"
+        details = [f"**Labels**: {', '.join(map(_plain, record['labels'])) or 'none'}."]
+        extra = f", SiFT with lambda {record['sift_lambda']:g}" if record["sift"] else ""
+    listed = "\n".join(f"- {line}" for line in details)
     return f"""---
 library_name: transformers
-pipeline_tag: {tag}
+pipeline_tag: {pipelines[record["kind"]]}
 tags: [debertakit]
 ---
 
 # {_plain(record["task"])}
 
 {_plain(Path(record["model"]).name)}, fine-tuned with debertakit on {record["train_examples"]:,} examples of
-{_plain(record["task"])} ({record["kind"]}). It loads in stock transformers; [report.md](report.md) says what it gets
-wrong, `run.json` how it was made.
+{_plain(record["task"])} ({record["kind"]}). {loads} [report.md](report.md) shows its errors,
+`run.json` its settings.
 
 | dev | |
 |---|---|
 {rows}
 
-- **Labels**: {labels}.
-- **Training**: {record["epochs"]:g} epochs of {record["batch_size"]} examples a step, learning rate {record["lr"]:g},
-  at most {record["max_length"]} tokens, seed {record["seed"]}{sift}. The best of its evaluations on the dev set was
-  kept, so the scores above are those of a choice.
-- **Limits**: it knows what its examples show and repeats their mistakes; nothing was done about bias.
+{listed}
+- **Training**: {training}, learning rate {record["lr"]:g},
+  at most {lengths}, seed {record["seed"]}{extra}. The checkpoint was selected on the dev set,
+  so the scores above are optimistic.
+- **Limits**: the model repeats errors and biases of its training examples. Nothing was done to reduce bias.
 """
 
 
-def _pairs(evaluation: Evaluation) -> list[tuple[Any, Any]]:
+def _pairs(evaluation: Evaluation) -> list[tuple[Any, Prediction]]:
     return list(zip(evaluation.examples, evaluation.predictions, strict=True))
 
 
@@ -354,7 +374,7 @@ def _answered(example: Question, value: str) -> bool:
     return value in (example.answers or ("",))
 
 
-def _sureness(prediction: Any) -> float:
+def _sureness(prediction: Prediction) -> float:
     """Confidence from 0 to 1: higher if the choice between an answer and "no answer" was clear."""
     return float(np.tanh(abs(prediction.no_answer) / 10))
 
@@ -368,7 +388,7 @@ def _plain(text: str) -> str:
     return " ".join(html.escape(str(text), quote=False).replace("|", "\\|").replace("`", "\\`").split())
 
 
-def _short(value: Any) -> str:
+def _short(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}" if 0.1 <= abs(value) < 1e6 else f"{value:.3g}"
     if isinstance(value, list | tuple):

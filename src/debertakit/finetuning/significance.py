@@ -1,4 +1,4 @@
-"""Significance tests: is A better than B, or was it luck?
+"""Significance tests: is A better than B, or is the difference chance?
 
 All tests are paired, because both systems predicted the same examples. m is the metric on a set of examples (its mean
 over seeds, if there are several) and d = m(A) - m(B):
@@ -16,14 +16,12 @@ equal systems would differ by that much. For the variation between seeds, see ``
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TypeVar
 
 import numpy as np
 
-Metric = Callable[[Sequence[Any], Sequence[Any]], float]
-"""Examples and predictions -> score."""
-Runs = Sequence[Sequence[Any]]
-"""One list of predictions per seed."""
+E = TypeVar("E")
+P = TypeVar("P")
 
 
 @dataclass(frozen=True)
@@ -41,17 +39,31 @@ class Comparison:
     def difference(self) -> float:
         return self.a - self.b
 
+    def __str__(self) -> str:
+        tests = {"paired bootstrap": self.bootstrap_p, "approximate randomisation": self.randomisation_p}
+        if self.mcnemar_p is not None:
+            tests["McNemar"] = self.mcnemar_p
+        lines = [f"difference {self.difference:+.2f}, 95 % interval [{self.low:+.2f}, {self.high:+.2f}]"]
+        return "\n".join([*lines, *(f"{name}: p = {p:.4f}" for name, p in tests.items())])
+
 
 def compare(
-    examples: Sequence[Any], a: Runs, b: Runs, metric: Metric, *, resamples: int = 1000, seed: int = 0
+    examples: Sequence[E],
+    a: Sequence[Sequence[P]],
+    b: Sequence[Sequence[P]],
+    metric: Callable[[Sequence[E], Sequence[P]], float],
+    *,
+    resamples: int = 1000,
+    seed: int = 0,
 ) -> Comparison:
+    """Compare two systems. ``a`` and ``b`` have one list of predictions per seed."""
     if len(a) != len(b) or not a:
-        raise ValueError(f"{len(a)} runs against {len(b)}: compare as many seeds of one as of the other")
+        raise ValueError(f"cannot compare {len(a)} runs with {len(b)}; both sides need the same number of seeds")
     for run in (*a, *b):
         if len(run) != len(examples):
             raise ValueError(f"{len(run)} predictions for {len(examples)} examples")
     if len(examples) < 2:
-        raise ValueError("a comparison needs two examples or more")
+        raise ValueError("a comparison needs at least two examples")
     from scipy import stats  # takes a second to import
 
     n = len(examples)

@@ -4,35 +4,44 @@
     result = finetune("my-deberta", train="train.csv", dev="dev.csv", text="a", label="y", out="run")
     print(result.scores)
 
-A run is written to ``OUT.part``, which is renamed to ``OUT`` when the run is complete. The folder contains the model
-and its tokenizer, run.json (all settings), log.jsonl, metrics.json, dev predictions, a report and a model card.
+runs.py describes the folder of a run. Translation and summarisation are in seq2seq.py.
 """
 
-import json
 import math
-import os
-import shutil
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import EarlyStoppingCallback, TrainingArguments
+from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel, TrainingArguments
 
+from debertakit.config import DebertaConfig
+from debertakit.data.examples import Example, Question, gold
 from debertakit.data.folders import is_hub
+from debertakit.files import temporary_path, write_json
 from debertakit.finetuning import report
 from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
 from debertakit.finetuning.hyperparameters import hyperparameters, model_size
 from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
+from debertakit.finetuning.runs import (
+    Record,
+    Result,
+    check_folders,
+    close_run,
+    open_run,
+    recorded_precision,
+    run_seeds,
+    seed_folders,
+    world_size,
+)
 from debertakit.finetuning.sift import Sift
-from debertakit.finetuning.significance import Summary, summary
-from debertakit.finetuning.trainer import FinetuneTrainer, LogCallback, sift_overhead
-from debertakit.loading import TaskSettings, load_for_training, load_tokenizer_of, longest_input
+from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
+from debertakit.loading import TaskSettings, load_config, load_for_training, load_tokenizer_of, longest_input
+from debertakit.model import DebertaModel
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
@@ -41,25 +50,13 @@ from debertakit.tasks.losses import class_weights
 from debertakit.tasks.metrics import find_best_threshold
 from debertakit.tasks.own import own_task
 from debertakit.tasks.task import Task
-from debertakit.training.log import Log
 
 HELD_OUT = 0.1
 """Share of the training examples held out as a dev set if none is given, but at most MOST_HELD_OUT examples."""
 MOST_HELD_OUT = 2000
 COLUMNS = ("text", "pair", "label", "options", "separator")
-
-
-@dataclass(frozen=True)
-class Result:
-    folder: Path
-    scores: dict[str, float]
-    """Dev scores; with several seeds, their means."""
-    seconds: float
-    runs: list["Result"] = field(default_factory=list)
-    """One result per seed, if there are several."""
-
-    def summary(self, metric: str) -> Summary:
-        return summary([run.scores[metric] for run in self.runs or [self]])
+Place = str | Path | None
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -68,16 +65,15 @@ class Job:
 
     model: str
     task: Task
-    splits: dict[str, list[Any]]
+    splits: dict[str, list[Example]]
     options: FinetuneOptions
     encoder: Encoder
     train: Features
     dev: Features
-    source: dict[str, Any] = field(default_factory=dict)
+    source: Record = field(default_factory=dict)
     """Where the examples came from (``source_of``)."""
 
-    def record(self, seed: int) -> dict[str, Any]:
-        """Contents of run.json."""
+    def record(self, seed: int) -> Record:
         return {
             "model": self.model,
             "task": self.task.name,
@@ -107,73 +103,28 @@ def finetune(
 ) -> Result:
     """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` and ``data``) or on your own files.
 
-    ``others``: column names (text, pair, label, ...; see ``files.own_task``) and fields of ``FinetuneOptions``.
+    ``others``: column names (text, pair, label, ...; see ``own.own_task``) and fields of ``FinetuneOptions``.
     """
     check_packages(task)
-    if int(os.environ.get("WORLD_SIZE", 1)) > 1:
-        raise ValueError("fine-tuning runs in one process; start it without torchrun")
-    if seeds < 1:
-        raise ValueError(f"seeds is {seeds}; it must be >= 1")
+    if world_size() > 1:
+        raise ValueError("only translation and summarisation train in several processes; start this without torchrun")
+    folder, folders = Path(out), seed_folders(Path(out), seed, seeds)
     names = set(FinetuneOptions.__dataclass_fields__)
     options = FinetuneOptions(**{key: value for key, value in others.items() if key in names})
     columns = {key: value for key, value in others.items() if key not in names}
-    folder = Path(out)
-    seeded = [(number, folder / f"seed-{number}") for number in range(seed, seed + seeds)]
-    runs = [each for _, each in seeded] if seeds > 1 else [folder]
-    check_folders(folder, runs, resume)
-    precision = resolve_precision(options.precision, best_device(), recorded_precision(runs))
+    check_folders(folder, folders.values(), resume)
+    precision = resolve_precision(options.precision, best_device(), recorded_precision(folders.values()))
     options = replace(options, precision=precision)
     task, splits = open_data(task, data, train, dev, columns)
     job = replace(prepare(str(model), task, splits, options), source=source_of(data, train, dev, columns))
     print(precision_line(precision, best_device()), file=sys.stderr)
-    if seeds == 1:
-        return run(job, seed, folder, resume)
-    folder.mkdir(parents=True, exist_ok=True)
-    results = [run(job, number, each, resume) for number, each in seeded]
-    scores = {name: float(np.mean([each.scores[name] for each in results])) for name in results[0].scores}
-    result = Result(folder, scores, sum(each.seconds for each in results), results)
-    report.write_summary(folder, job.record(seed), [(each.folder.name, each.scores) for each in results])
-    return result
+    return run_seeds(folder, folders, job.record(seed), lambda number, each: run(job, number, each, resume))
 
 
-def check_folders(out: Path, runs: Sequence[Path], resume: bool) -> None:
-    """Raise before training starts if a run could not be saved in these folders."""
-    if runs != [out] and (out / "run.json").exists():
-        raise ValueError(f"{out} contains a single run; choose another --out for {len(runs)} runs")
-    parts = [_part(run) for run in runs]
-    for folder in (out, *runs, *parts):
-        if folder.exists() and not folder.is_dir():
-            raise ValueError(f"{folder} is a file; choose another --out")
-    for folder in (*runs, *parts):
-        _check_run(folder, resume)
-
-
-def _check_run(folder: Path, resume: bool) -> None:
-    if not folder.is_dir() or not any(folder.iterdir()):
-        return
-    if not resume:
-        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
-    if not (folder / "run.json").is_file():
-        raise ValueError(f"{folder} has no run to resume (no run.json); choose another --out")
-
-
-def _part(out: Path) -> Path:
-    """Working folder of a run, renamed to ``out`` at the end."""
-    return out.with_name(out.name + ".part")
-
-
-def recorded_precision(runs: Sequence[Path]) -> str | None:
-    """Precision in the first run.json among these runs, finished or not. All seeds use the same precision."""
-    for folder in (place for run in runs for place in (run, _part(run))):
-        if (folder / "run.json").is_file():
-            return json.loads((folder / "run.json").read_text(encoding="utf-8")).get("precision")
-    return None
-
-
-def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[str, Any]:
+def source_of(data: Place, train: Place, dev: Place, columns: dict[str, Any]) -> Record:
     """Data paths and column names for run.json."""
 
-    def place(path: Any) -> str | None:
+    def place(path: Place) -> str | None:
         return None if path is None else str(path) if is_hub(Path(path)) else str(Path(path).resolve())
 
     files = {"data": place(data), "train": place(train), "dev": place(dev)}
@@ -181,8 +132,8 @@ def source_of(data: Any, train: Any, dev: Any, columns: dict[str, Any]) -> dict[
 
 
 def open_data(
-    task: str | Task | None, data: str | Path | None, train: Any, dev: Any, columns: dict[str, Any]
-) -> tuple[Task, dict[str, list[Any]]]:
+    task: str | Task | None, data: Place, train: Place, dev: Place, columns: dict[str, Any]
+) -> tuple[Task, dict[str, list[Example]]]:
     """Return the task and its splits, which include at least "train" and "dev"."""
     if (task is None) == (train is None):
         raise ValueError("pass either --task and --data, or --train FILE")
@@ -194,6 +145,7 @@ def open_data(
         chosen = suites.task(task) if isinstance(task, str) else task
         splits = read_benchmark(chosen, data)
     else:
+        assert train is not None
         if data is not None:
             raise ValueError("data is only for a benchmark; it cannot be combined with train")
         try:
@@ -209,7 +161,7 @@ def open_data(
     return chosen, splits
 
 
-def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def hold_out(examples: Sequence[T]) -> tuple[list[T], list[T]]:
     """Split off a dev set. The split does not depend on the seed."""
     if len(examples) < 2:
         raise ValueError("cannot hold out a dev set from a single example; pass a dev set")
@@ -218,11 +170,11 @@ def hold_out(examples: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
 
 
-def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: FinetuneOptions) -> Job:
+def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: FinetuneOptions) -> Job:
     """Fill in unset options, choose the maximum length, and tokenise."""
     tokenizer = load_tokenizer_of(model)
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
-    network = load_for_training(model, task.kind, labels)
+    network = without_weights(model)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
     recommended = hyperparameters(task.name, size, sift=options.sift)
     longest, ends_there = longest_input(network, tokenizer)
@@ -244,67 +196,38 @@ def prepare(model: str, task: Task, splits: dict[str, list[Any]], options: Finet
     return Job(model, task, splits, options, encoder, train, dev)
 
 
+def without_weights(model: str) -> PreTrainedModel:
+    """The encoder of a model, for its size and its position table only: nothing is read but its config."""
+    config = load_config(model)
+    with torch.device("meta"):
+        return DebertaModel(config) if isinstance(config, DebertaConfig) else AutoModel.from_config(config)
+
+
 def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
     """Train one seed and write its folder."""
-    if finished := open_folder(job, seed, out, resume):
+    if finished := open_run(out, job.record(seed), resume):
         return finished
-    part = _part(out)
     options, kind = job.options, job.task.kind
     torch.manual_seed(seed)  # for the new head
     network = load_for_training(job.model, kind, job.encoder.labels, options.cls_dropout)
     if options.freeze_encoder:
         freeze_encoder(network)
-    if options.lora is not None:
-        network = add_lora(network, options.lora)
-    evaluator = Evaluator(network, job.task, job.encoder)
-    if kind == "qa" and all(example.answers for example in job.splits["train"]):
+    trained = network if options.lora is None else add_lora(network, options.lora)
+    evaluator = Evaluator(trained, job.task, job.encoder)
+    if kind == "qa" and all(gold(example) for example in job.splits["train"]):
         evaluator.threshold = float("inf")  # every training question has an answer
 
     def figures() -> dict[str, float]:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
         return {"loss": evaluation.loss, **evaluation.scores}
 
-    trainer = make_trainer(job, network, figures, seed, part)
-    checkpoint = newest_checkpoint(part / "checkpoints")
-    log = Log(part, "none", total_steps(job), "steps", int(checkpoint.name.split("-")[1]) if checkpoint else -1)
-    trainer.add_callback(LogCallback(log))
-    began = trainer.began = time.monotonic() - seconds_before(checkpoint)
-    try:
-        trainer.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
-        seconds = time.monotonic() - began
-        history = trainer.state.log_history
-        extra = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
-    finally:
-        log.close()
+    trainer = make_trainer(job, trained, figures, seed, temporary_path(out))
+    seconds = trainer.fit(temporary_path(out), total_steps(job))
+    history = trainer.state.log_history
+    overhead = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
     if options.lora is not None:
-        evaluator.model = network.merge_and_unload()
-    return finish(job, evaluator, seed, out, history, {"seconds": seconds, **extra})
-
-
-def open_folder(job: Job, seed: int, out: Path, resume: bool) -> Result | None:
-    """Create ``OUT.part``, or check that the run in it can resume. Returns the result if the run is finished."""
-    part = _part(out)
-    record = job.record(seed)
-    for folder in (out, part):
-        if folder.is_dir() and any(folder.iterdir()):
-            _check_run(folder, resume)
-            before = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-            if before.get("precision") == "auto":  # version 1 did not record the resolved precision (precision.py)
-                del before["precision"]
-            for name, value in json.loads(json.dumps(record)).items():
-                if before.get(name, value) != value:
-                    raise ValueError(
-                        f"{folder} contains another run, with {name} {before[name]!r} instead of {value!r}; "
-                        "choose another --out"
-                    )
-            if folder == out:
-                metrics = json.loads((out / "metrics.json").read_text(encoding="utf-8"))
-                return Result(out, metrics["dev"], metrics["seconds"])
-    part.mkdir(parents=True, exist_ok=True)
-    aside = part / "run.json.part"
-    aside.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
-    aside.replace(part / "run.json")
-    return None
+        evaluator.model = trained.merge_and_unload()
+    return finish(job, evaluator, seed, out, history, {"seconds": seconds, **overhead})
 
 
 def total_steps(job: Job) -> int:
@@ -315,7 +238,7 @@ def total_steps(job: Job) -> int:
 
 
 def make_trainer(
-    job: Job, network: Any, figures: Callable[[], dict[str, float]], seed: int, part: Path
+    job: Job, network: PreTrainedModel, figures: Callable[[], dict[str, float]], seed: int, part: Path
 ) -> FinetuneTrainer:
     options, kind = job.options, job.task.kind
     assert options.batch_size is not None
@@ -369,47 +292,20 @@ def make_trainer(
     )
 
 
-def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, and delete incomplete ones. The Trainer writes its state last."""
-    whole = []
-    for path in folder.glob("checkpoint-*"):
-        if _is_json(path / "trainer_state.json"):
-            whole.append(path)
-        else:
-            shutil.rmtree(path)
-    return max(whole, key=lambda path: int(path.name.split("-")[1]), default=None)
-
-
-def seconds_before(checkpoint: Path | None) -> float:
-    """Seconds that the run had taken when this checkpoint was written."""
-    if checkpoint is None:
-        return 0.0
-    history = json.loads((checkpoint / "trainer_state.json").read_text(encoding="utf-8"))["log_history"]
-    return max((entry["eval_elapsed"] for entry in history if "eval_elapsed" in entry), default=0.0)
-
-
-def _is_json(path: Path) -> bool:
-    try:
-        json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return True
-
-
 def finish(
-    job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[dict[str, Any]], figures: dict[str, float]
+    job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[report.Figures], figures: dict[str, float]
 ) -> Result:
     """Write the model, predictions, metrics and reports, then rename the folder to ``out``."""
-    part = _part(out)
-    network = evaluator.model
-    network.save_pretrained(part)
+    part = temporary_path(out)
+    evaluator.model.save_pretrained(part)
     job.encoder.tokenizer.save_pretrained(part)
     dev = evaluator(job.splits["dev"], job.dev.rows)
     metrics: dict[str, Any] = {**figures, "dev": dev.scores}
     write_predictions(part / "predictions-dev.jsonl", dev)
     if job.task.kind == "qa" and evaluator.threshold == 0:
         answers = [p.answers[0][0] if p.answers else "" for p in dev.predictions]
-        best, threshold = find_best_threshold(dev.examples, answers, [p.no_answer for p in dev.predictions])
+        questions = [example for example in dev.examples if isinstance(example, Question)]
+        best, threshold = find_best_threshold(questions, answers, [p.no_answer for p in dev.predictions])
         metrics |= {"best_f1": best, "no_answer_threshold": threshold}
     elif job.task.kind == "qa":
         metrics["no_answer_threshold"] = None
@@ -419,8 +315,8 @@ def finish(
             metrics[name] = other.scores
             write_predictions(part / f"predictions-{name}.jsonl", other)
     TaskSettings(job.encoder.max_length, metrics.get("no_answer_threshold", 0.0)).save(part)
-    (part / "metrics.json").write_text(json.dumps(metrics, indent=1), encoding="utf-8")
-    report.write_report(part, job.record(seed), metrics, history, dev, job.encoder.labels)
-    shutil.rmtree(part / "checkpoints", ignore_errors=True)
-    part.rename(out)
+    write_json(part / "metrics.json", metrics)
+    errors = report.errors(job.task.kind, dev, job.encoder.labels)
+    report.write_report(part, job.record(seed), metrics, history, errors)
+    close_run(out)
     return Result(out, dev.scores, figures["seconds"])

@@ -2,19 +2,24 @@
 evaluation with the task's own metric. The Trainer still provides the schedule, gradient accumulation, checkpoints,
 resuming, early stopping and best-model selection.
 
-Autocast is also ours: the Trainer's (``bf16=True``) would wrap the model's forward, and therefore every evaluation."""
+``RunTrainer`` is shared with translation and summarisation (seq2seq_trainer.py). Its autocast is our own: the Trainer's
+(``bf16=True``) would wrap the model's forward, and therefore every evaluation.
+"""
 
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from transformers import Trainer, TrainerCallback, TrainingArguments
+from torch import Tensor, nn
+from torch.utils.data import Dataset, Sampler
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from debertakit.data.examples import Kind
 from debertakit.finetuning.parameters import parameter_groups
+from debertakit.finetuning.runs import checkpoint_step, newest_checkpoint, on_main, seconds_before
 from debertakit.finetuning.sift import Sift, perturbed_logits, watching
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.precision import autocast, resolve_precision
@@ -23,14 +28,89 @@ from debertakit.tasks.features import TokenRow
 from debertakit.tasks.losses import cells, divergence, task_logits, task_loss
 from debertakit.training.log import Log
 
+Batch = dict[str, Tensor]
+MOST_SKIPPED = 10
+"""Stop after this many consecutive steps whose gradient is not finite."""
 
-class FinetuneTrainer(Trainer):
+
+class RunTrainer(Trainer):
+    """A Trainer with our evaluation, precision and log. Subclasses define the order of the examples and the loss."""
+
     optimizer: Any
-    control: Any
+    control: TrainerControl
 
     def __init__(
         self,
-        model: Any,
+        model: PreTrainedModel,
+        args: TrainingArguments,
+        rows: Sequence[TokenRow] | Dataset,
+        collate: Callable[[Any], Batch],
+        evaluator: Callable[[], dict[str, float]],
+        *,
+        precision: str = "fp32",
+        callbacks: Sequence[TrainerCallback] = (),
+    ):
+        args._n_gpu = min(args.n_gpu, 1)  # no DataParallel: it would copy the model at every step
+        args.mixed_precision = "no"  # even if ACCELERATE_MIXED_PRECISION is set: see the module docstring
+        # The evaluator has its own rows. The Trainer only checks that eval_dataset is set.
+        super().__init__(model, args, collate, rows, eval_dataset=rows, callbacks=[FiniteGradients(), *callbacks])
+        self.remove_callback(PrinterCallback)
+        self.evaluator = evaluator
+        self.precision = resolve_precision(precision, args.device)
+        self.began = time.monotonic()
+        """Start of training. A resumed run moves it back by the time already spent."""
+        self.model_accepts_loss_kwargs = True  # makes the Trainer count the label cells of a whole step
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of training so far, over all sessions."""
+        return time.monotonic() - self.began
+
+    def mean(self, total: Tensor, labels: Tensor, step_cells: Tensor | int | None) -> Tensor:
+        """Divide the sum of the losses in a batch by the number of label cells in the whole step.
+
+        DDP averages gradients over processes, but the sum is needed: the cells are those of all processes.
+        """
+        if step_cells is None:
+            return total / cells(labels)
+        return total / step_cells * self.args.world_size
+
+    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
+        began = time.monotonic()
+        figures = self.evaluator()
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
+        metrics[f"{metric_key_prefix}_seconds"] = time.monotonic() - began
+        metrics[f"{metric_key_prefix}_elapsed"] = self.elapsed
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def done(self) -> float:
+        """Completed part of the run, in the unit of the progress bar."""
+        return self.state.global_step
+
+    def fit(self, folder: Path, total: float, unit: str = "steps") -> float:
+        """Train from the newest checkpoint in ``folder``, or from the start. Returns the seconds of all sessions."""
+        checkpoint = on_main(lambda: newest_checkpoint(folder / "checkpoints"))
+        self.began = time.monotonic() - seconds_before(checkpoint)
+        log = None
+        if self.is_world_process_zero():
+            log = Log(folder, "none", total, unit, checkpoint_step(checkpoint) if checkpoint else -1)
+            self.add_callback(LogCallback(log, self.done))
+        try:
+            self.train(resume_from_checkpoint=str(checkpoint) if checkpoint else None)
+            return self.elapsed
+        finally:
+            if log is not None:
+                log.close()
+
+
+class FinetuneTrainer(RunTrainer):
+    """For models with a task head."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
         args: TrainingArguments,
         kind: Kind,
         rows: Sequence[TokenRow],
@@ -41,27 +121,19 @@ class FinetuneTrainer(Trainer):
         sift: Sift | None = None,
         layer_decay: float = 1.0,
         precision: str = "fp32",
-        callbacks: list[TrainerCallback] | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
     ):
-        args._n_gpu = min(args.n_gpu, 1)  # no DataParallel: it would copy the model at every step
-        args.mixed_precision = "no"  # even if ACCELERATE_MIXED_PRECISION is set: see the module docstring
-        # The evaluator has its own rows. The Trainer only checks that eval_dataset is set.
-        super().__init__(model, args, collate, rows, eval_dataset=rows, callbacks=callbacks)
-        self.remove_callback(PrinterCallback)
-        self.kind, self.evaluator, self.sift, self.layer_decay = kind, evaluator, sift, layer_decay
-        self.precision = resolve_precision(precision, args.device)
+        super().__init__(model, args, rows, collate, evaluator, precision=precision, callbacks=callbacks)
+        self.kind, self.sift, self.layer_decay = kind, sift, layer_decay
         self.weights = None if weights is None else weights.to(args.device)
-        self.began = time.monotonic()
-        """Start of training. A resumed run moves it back by the time already spent."""
-        self.model_accepts_loss_kwargs = True  # makes the Trainer count the label cells of a whole step
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> TrainingOrder:
+    def _get_train_sampler(self, train_dataset: object = None) -> Sampler[int]:
         padded = not any(isinstance(module, DebertaPreTrainedModel) for module in self.model.modules())
         step = self.args.train_batch_size * self.args.gradient_accumulation_steps
         lengths = [row.tokens for row in self.train_dataset]
         return TrainingOrder(lengths, step, self.args.seed, SORTED_STEPS if padded else 1)
 
-    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             trained = self.model if model is None else model
             decayed = set(self.get_decay_parameter_names(trained))
@@ -71,18 +143,17 @@ class FinetuneTrainer(Trainer):
             self.optimizer = cls(groups, **options)
         return self.optimizer
 
-    def logits(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def logits(self, model: nn.Module, inputs: Batch) -> Tensor:
         with autocast(self.precision, self.args.device):
             return task_logits(model, inputs, self.kind)
 
     def compute_loss(
         self,
-        model: Any,
-        inputs: dict[str, Any],
+        model: nn.Module,
+        inputs: Batch,
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """Sum of the losses in a batch, divided by the number of label cells in the whole step."""
         labels = inputs["labels"]
         if self.sift is None or self.sift.strength == 0:
             logits = self.logits(model, inputs)
@@ -99,30 +170,51 @@ class FinetuneTrainer(Trainer):
                 )
             total = task_loss(self.kind, logits, labels, self.weights)
             total = total + self.sift.strength * divergence(self.kind, logits, perturbed, labels)
-        loss = total / (cells(labels) if num_items_in_batch is None else num_items_in_batch)
+        loss = self.mean(total, labels, num_items_in_batch)
         return (loss, {"logits": logits}) if return_outputs else loss
 
-    def evaluate(self, *_: Any, metric_key_prefix: str = "eval", **__: Any) -> dict[str, float]:
-        began = time.monotonic()
-        figures = self.evaluator()
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in figures.items()}
-        metrics[f"{metric_key_prefix}_seconds"] = time.monotonic() - began
-        metrics[f"{metric_key_prefix}_elapsed"] = time.monotonic() - self.began
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
+
+class FiniteGradients(TrainerCallback):
+    """Skips the update if a gradient is not finite: one NaN would make every weight NaN."""
+
+    def __init__(self) -> None:
+        self.skipped = 0
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
+        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+            self.skipped = 0
+            return
+        self.skipped += 1
+        if self.skipped == MOST_SKIPPED:
+            raise ValueError(
+                f"the gradient was not finite for {MOST_SKIPPED} consecutive steps (last: {state.global_step + 1}); "
+                "start again with a lower learning rate (--lr)"
+            )
+        for parameter in kwargs["model"].parameters():
+            parameter.grad = None
 
 
 class LogCallback(TrainerCallback):
     """Writes the Trainer's metrics to our log: log.jsonl and the terminal."""
 
-    def __init__(self, log: Log):
-        self.log, self.loss = log, float("nan")
+    def __init__(self, log: Log, done: Callable[[], float]):
+        self.log, self.done, self.loss = log, done, float("nan")
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self.log.advance(state.global_step, state.global_step, self.loss)
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self.log.advance(self.done(), state.global_step, self.loss)
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, float] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        logs = logs or {}
         if "loss" in logs:
             self.loss = logs["loss"]
             figures = {"loss": logs["loss"], "lr": logs["learning_rate"], "epoch": logs["epoch"]}

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from debertakit.inference.options import FillOptions
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import Candidate, Filled, Result
 from debertakit.model import DebertaPreTrainedModel, pack_input
@@ -15,7 +14,7 @@ from debertakit.tasks.features import TokenRow
 __all__ = ["Candidate", "MaskFiller", "fill_mask"]
 
 
-def fill_mask(text: str, model: Any, tokenizer: Any, top: int = FillOptions.top) -> list[list[Candidate]]:
+def fill_mask(text: str, model: Any, tokenizer: Any, top: int = 5) -> list[list[Candidate]]:
     """Return the ``top`` most probable tokens for each mask in ``text``, from left to right."""
     return MaskFiller(model, tokenizer, top=top)(text).masks
 
@@ -23,7 +22,7 @@ def fill_mask(text: str, model: Any, tokenizer: Any, top: int = FillOptions.top)
 class MaskFiller(Predictor):
     """Predict the most probable tokens at each mask. DeBERTa models use their mask decoder."""
 
-    def __init__(self, model: Any, tokenizer: Any, *, top: int = FillOptions.top, **options: Any):
+    def __init__(self, model: Any, tokenizer: Any, *, top: int = 5, **options: Any):
         if tokenizer.mask_token is None:
             raise ValueError("this tokenizer has no mask token")
         if top < 1:

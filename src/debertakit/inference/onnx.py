@@ -26,14 +26,13 @@ from transformers.utils import ModelOutput
 from debertakit import heads
 from debertakit.config import DebertaConfig
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
-from debertakit.inference.options import ExportOptions
 from debertakit.loading import copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 
 if TYPE_CHECKING:
     import onnx
 
-OPSET = ExportOptions.opset  # 20 is the first opset with Gelu
+OPSET = 20  # the first opset with Gelu
 IR_VERSION = 10
 FLOAT, INT64 = 1, 7  # ONNX element types
 ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
@@ -164,7 +163,7 @@ def export_onnx(
     out: str | Path,
     *,
     tokenizer: Any = None,
-    int8: bool = ExportOptions.int8,
+    int8: bool = False,
     opset: int = OPSET,
 ) -> Path:
     """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.

@@ -18,7 +18,6 @@ import numpy as np
 from debertakit.attention.projections import freeze_positions
 from debertakit.data.examples import Choice, Example, Question, Tagged, Text
 from debertakit.inference.fill import MaskFiller
-from debertakit.inference.options import Backend, LoadOptions, ZeroShotOptions
 from debertakit.inference.predictor import Input, Predictor
 from debertakit.inference.results import (
     Answer,
@@ -86,7 +85,7 @@ class ZeroShotClassifier(Predictor):
         tokenizer: Any,
         *,
         labels: Sequence[str] = (),
-        template: str = ZeroShotOptions.template,
+        template: str = "This example is {}.",
         multi_label: bool = False,
         **options: Any,
     ):
@@ -329,13 +328,14 @@ NEEDED_HEADS = {
 
 
 def load(
-    model: str | Path, task: str | None = None, *, backend: Backend = LoadOptions.backend, **options: Any
+    model: str | Path, task: str | None = None, *, backend: Literal["torch", "onnx"] = "torch", **options: Any
 ) -> Predictor:
     """Load a predictor from a folder or hub name. ``task``: a name in PREDICTORS; default: the task of the head.
 
     The folder's own settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.
     """
-    LoadOptions(backend)  # checks it
+    if backend not in ("torch", "onnx"):
+        raise ValueError(f"unknown backend {backend!r}; choose torch or onnx")
     saved = describe(model)
     chosen = task or next((name for name, head in NEEDED_HEADS.items() if head == saved.head), "embed")
     if chosen not in PREDICTORS:

@@ -1,7 +1,15 @@
 """Score generated texts against references: sacreBLEU and chrF, or ROUGE."""
 
 import re
+from collections.abc import Callable, Sequence
+from functools import cache
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from sacrebleu.metrics import BLEU
 
 METRICS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
 """Metric -> the package that it needs."""
@@ -24,11 +32,44 @@ def text_scores(metric: str, texts: list[str], references: list[str]) -> tuple[d
     return (_bleu if metric == "bleu" else _rouge)(texts, references)
 
 
+def resampled_score(name: str, references: Sequence[str]) -> Callable[[Sequence[str], Sequence[str]], float]:
+    """Return a function (texts, references) -> score "bleu", "rouge1", ... for many samples of the same texts.
+
+    It counts the n-grams of each text and reference once. ``references``: all of them, which choose the tokenizer.
+    """
+    rouge = name.startswith("rouge")
+    check("rouge" if rouge else name)
+    if rouge:
+        count = cache(lambda text, reference: _rouge([text], [reference])[0][name])
+        return lambda texts, chosen: sum(map(count, texts, chosen)) / len(texts)
+    from sacrebleu.metrics import BLEU
+
+    metric = _bleu_metric(list(references))
+
+    @cache
+    def statistics(text: str, reference: str) -> np.ndarray:
+        found = metric.corpus_score([text], [[reference]])
+        return np.array([found.sys_len, found.ref_len, *found.counts, *found.totals])
+
+    def score(texts: Sequence[str], chosen: Sequence[str]) -> float:
+        system, reference, *counts = np.sum(list(map(statistics, texts, chosen)), axis=0).tolist()
+        half = len(counts) // 2
+        return BLEU.compute_bleu(counts[:half], counts[half:], system, reference, smooth_method="exp").score
+
+    return score
+
+
+def _bleu_metric(references: list[str]) -> "BLEU":
+    from sacrebleu.metrics import BLEU
+
+    return BLEU(tokenize="zh" if _is_chinese(references) else "13a")
+
+
 def _bleu(texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:
-    from sacrebleu.metrics import BLEU, CHRF
+    from sacrebleu.metrics import CHRF
 
     figures, signatures = {}, {}
-    for name, metric in (("bleu", BLEU(tokenize="zh" if _is_chinese(references) else "13a")), ("chrf", CHRF())):
+    for name, metric in (("bleu", _bleu_metric(references)), ("chrf", CHRF())):
         figures[name] = metric.corpus_score(texts, [references]).score
         signatures[name] = str(metric.get_signature())
     return figures, signatures

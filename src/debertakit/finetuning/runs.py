@@ -1,0 +1,202 @@
+"""The folder of a fine-tuning run, and several seeds of one job.
+
+A run is written to ``OUT.part``, which is renamed to ``OUT`` when the run is complete:
+
+    run.json                model, data and all options; --resume compares it with the new command
+    log.jsonl               training loss and dev scores by step
+    checkpoints/            the Trainer's checkpoints, deleted at the end
+    metrics.json            dev scores and training time
+    predictions-dev.jsonl   one line per dev example
+    report.html, report.md, README.md, the model and its tokenizer
+
+With several seeds, OUT has one such folder per seed (seed-0, seed-1, ...), summary.json and report.md.
+
+With several processes (torchrun), only the main process reads and writes these files. ``on_main`` passes its results to
+the other processes.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar, cast
+
+import numpy as np
+from torch import distributed
+
+from debertakit.files import temporary_path, write_json
+from debertakit.finetuning.report import Record, write_summary
+from debertakit.finetuning.significance import Summary, summary
+from debertakit.precision import best_device
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Result:
+    folder: Path
+    scores: dict[str, float]
+    """Dev scores; with several seeds, their means."""
+    seconds: float
+    runs: list["Result"] = field(default_factory=list)
+    """One result per seed, if there are several."""
+    signatures: dict[str, str] = field(default_factory=dict)
+    """sacreBLEU's signatures, which say how a score was computed."""
+
+    def summary(self, metric: str) -> Summary:
+        return summary([run.scores[metric] for run in self.runs or [self]])
+
+    def __str__(self) -> str:
+        seeds = [f"{name}: {self.summary(name)} over {len(self.runs)} seeds" for name in self.scores if self.runs]
+        line = f"{self.folder}: {show_scores(self.scores)} on the dev set, {self.seconds:,.0f} s"
+        return "\n".join([*seeds, line, *(f"{name}: {text}" for name, text in self.signatures.items())])
+
+
+def show_scores(scores: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} {value:.2f}" for name, value in scores.items())
+
+
+def seed_folders(out: Path, seed: int, seeds: int) -> dict[int, Path]:
+    """The folder of each seed."""
+    if seeds < 1:
+        raise ValueError(f"seeds is {seeds}; it must be >= 1")
+    return {seed: out} if seeds == 1 else {number: out / f"seed-{number}" for number in range(seed, seed + seeds)}
+
+
+def run_seeds(out: Path, folders: Mapping[int, Path], record: Record, run: Callable[[int, Path], Result]) -> Result:
+    """Run every seed, one after the other, and summarise several. ``record``: run.json of the first seed."""
+    results = [run(seed, folder) for seed, folder in folders.items()]
+    if len(results) == 1:
+        return results[0]
+    scores = {name: float(np.mean([each.scores[name] for each in results])) for name in results[0].scores}
+    rows = [(each.folder.name, each.scores) for each in results]
+    on_main(lambda: write_summary(out, record, rows))
+    return Result(out, scores, sum(each.seconds for each in results), results, results[0].signatures)
+
+
+# ------------------------------------------------------------------------------------------------------------ one run
+
+
+def check_folders(out: Path, runs: Iterable[Path], resume: bool) -> None:
+    """Raise before training starts if a run could not be saved in these folders."""
+    runs = list(runs)
+    if runs != [out] and (out / "run.json").exists():
+        raise ValueError(f"{out} contains a single run; choose another --out for {len(runs)} runs")
+    parts = [temporary_path(run) for run in runs]
+    for folder in (out, *runs, *parts):
+        if folder.exists() and not folder.is_dir():
+            raise ValueError(f"{folder} is a file; choose another --out")
+    for folder in (*runs, *parts):
+        _check_run(folder, resume)
+
+
+def _check_run(folder: Path, resume: bool) -> None:
+    if not folder.is_dir() or not any(folder.iterdir()):
+        return
+    if not resume:
+        raise ValueError(f"{folder} already contains a run. Use --resume to continue it, or choose another --out.")
+    if not (folder / "run.json").is_file():
+        raise ValueError(f"{folder} has no run to resume (no run.json); choose another --out")
+
+
+def recorded_precision(runs: Iterable[Path]) -> str | None:
+    """Precision in the first run.json among these runs, finished or not. All seeds use the same precision."""
+    for folder in (place for run in runs for place in (run, temporary_path(run))):
+        if (folder / "run.json").is_file():
+            return read_json(folder / "run.json").get("precision")
+    return None
+
+
+def open_run(out: Path, record: Record, resume: bool) -> Result | None:
+    """Create ``OUT.part``, or check that the run in it can resume. Returns the result if the run is finished."""
+    part = temporary_path(out)
+    for folder in (out, part):
+        if folder.is_dir() and any(folder.iterdir()):
+            _check_run(folder, resume)
+            before = read_json(folder / "run.json")
+            if before.get("precision") == "auto":  # version 1 did not record the resolved precision (precision.py)
+                del before["precision"]
+            for name, value in json.loads(json.dumps(record)).items():
+                if before.get(name, value) != value:
+                    raise ValueError(
+                        f"{folder} contains another run, with {name} {before[name]!r} instead of {value!r}; "
+                        "choose another --out"
+                    )
+            if folder == out:
+                metrics = read_json(out / "metrics.json")
+                return Result(out, metrics["dev"], metrics["seconds"], signatures=metrics.get("signatures", {}))
+    part.mkdir(parents=True, exist_ok=True)
+    write_json(part / "run.json", record)
+    return None
+
+
+def close_run(out: Path) -> None:
+    """Delete the checkpoints of a complete run and rename its folder to ``out``."""
+    part = temporary_path(out)
+    shutil.rmtree(part / "checkpoints", ignore_errors=True)
+    part.rename(out)
+
+
+def newest_checkpoint(folder: Path) -> Path | None:
+    """Return the newest complete checkpoint, and delete incomplete ones. The Trainer writes its state last."""
+    complete = []
+    for path in folder.glob("checkpoint-*"):
+        if _is_json(path / "trainer_state.json"):
+            complete.append(path)
+        else:
+            shutil.rmtree(path)
+    return max(complete, key=checkpoint_step, default=None)
+
+
+def _is_json(path: Path) -> bool:
+    try:
+        read_json(path)
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[1])
+
+
+def seconds_before(checkpoint: Path | None) -> float:
+    """Seconds that the run had taken when this checkpoint was written."""
+    if checkpoint is None:
+        return 0.0
+    history = read_json(checkpoint / "trainer_state.json")["log_history"]
+    return max((entry["eval_elapsed"] for entry in history if "eval_elapsed" in entry), default=0.0)
+
+
+def read_json(path: Path) -> Record:
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+# ---------------------------------------------------------------------------------------------------------- processes
+
+
+def world_size() -> int:
+    """Number of processes that torchrun started."""
+    return int(os.environ.get("WORLD_SIZE", 1))
+
+
+def is_main() -> bool:
+    return int(os.environ.get("RANK", 0)) == 0
+
+
+def on_main(work: Callable[[], T]) -> T:
+    """Do ``work`` on the main process and return its result on every process.
+
+    If it raises, the main process ends with the error, and torchrun ends the others.
+    """
+    if world_size() == 1:
+        return work()
+    if not distributed.is_initialized():
+        from accelerate import PartialState
+
+        PartialState(cpu=best_device().type == "cpu")  # connects the processes, as the Trainer would
+    box = [work() if is_main() else None]
+    distributed.broadcast_object_list(box)
+    return cast(T, box[0])
