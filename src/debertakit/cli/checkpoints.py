@@ -92,7 +92,7 @@ def bench(
     suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
     quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write one row per workload to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: torch's default.")] = None,
 ) -> None:
     """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
@@ -123,5 +123,5 @@ def bench(
         print(report.line(result), flush=True)
     if json_file is not None:
         report.write_json(json_file, suite, results)
-    if plot is not None:
-        report.plot(plot, suite, results)
+    if png is not None:
+        report.plot(png, suite, results)

@@ -91,7 +91,7 @@ class Benchmark:
 class OwnFile:
     file: Path | None = None
     """Your own file, instead of a benchmark."""
-    split: str = "dev"
+    split: str = Benchmark.split
     out: Path | None = None
 
 
@@ -123,7 +123,7 @@ class Comparing:
     """Test whether two finetune runs differ significantly."""
     resamples: int = 1000
     """Resamples per test."""
-    split: str = "dev"
+    split: str = Benchmark.split
 
     def __post_init__(self) -> None:
         if self.resamples < 100:

@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from debertakit.data.pairs import FIELDS, Pair, read_pairs
 from debertakit.files import temporary_path, write_json, write_text
 from debertakit.finetuning import report
+from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.runs import (
     Result,
@@ -107,8 +108,8 @@ def finetune_pairs(
     dev: PairFiles | Sequence[Pair] | None = None,
     options: Seq2SeqOptions | None = None,
     *,
-    seed: int = 0,
-    seeds: int = 1,
+    seed: int = Seeds.seed,
+    seeds: int = Seeds.seeds,
     resume: bool = False,
 ) -> Result:
     """Fine-tune a DeBERTa-D, or a DeBERTa encoder with a new decoder, on ``task``: translation or summarisation.
