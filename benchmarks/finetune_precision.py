@@ -20,7 +20,7 @@ from transformers.utils import logging
 
 from debertakit import DebertaForSequenceClassification
 from debertakit.config import DebertaConfig, preset
-from debertakit.finetuning.seq2seq import Batches, labelled_logits
+from debertakit.finetuning.seq2seq_trainer import BudgetBatches, PairCollator, PairRow, labelled_logits
 from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.precision import autocast
@@ -114,32 +114,37 @@ def train(model, rows: list[TokenRow], batch: int, precision: str, seed: int, pl
 
 
 def measure_pairs(precision: str, steps: int, seed: int) -> tuple[float, float, float]:
-    """The same measurements for the loop of seq2seq.py, with 2,048 source and target tokens per step."""
+    """The same measurements for translation, with 2,048 source and target tokens per step."""
     torch.manual_seed(seed)
     config = DebertaConfig(**{**recipe("small").model, "emd_steps": 0}, vocab_size=8192)
     model = DebertaForSeq2SeqLM(DebertaSeq2SeqConfig(encoder=config, decoder_layers=4))
     texts = [row.ids[0] for row in random_rows(64 * (steps + 1), config.vocab_size, seed)]
-    batches = Batches(texts, texts[::-1], 2048, seed, Tokenizer.pad_token_id)
+    rows = [PairRow(source, target) for source, target in zip(texts, texts[::-1], strict=True)]
+    order, collate = BudgetBatches([row.tokens for row in rows], 2048, seed), PairCollator(Tokenizer.pad_token_id)
+    batches = [collate([[rows[i] for i in indices]]) for indices in order][: steps + 1]
+
+    def logits_of(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return labelled_logits(model, batch, model.prepare_decoder_input_ids_from_labels(batch["labels"]))
+
     optimizer = make_optimizer(model, recipe("small").optimizer)
     losses = []
-    for step in range(steps + 1):
+    for step, batch in enumerate(batches):
         if step == 1:  # the first step is a warm-up
             began, tokens = time.process_time(), 0
-        batch = batches.batch(step)
         with autocast(precision, CPU):
-            logits = labelled_logits(model, batch)
-        loss = torch.nn.functional.cross_entropy(logits.float(), batch.labels[batch.labels >= 0])
+            logits = logits_of(batch)
+        loss = torch.nn.functional.cross_entropy(logits.float(), batch["labels"][batch["labels"] >= 0])
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
         losses.append(loss.item())
-        tokens = 0 if step == 0 else tokens + int(batch.attention_mask.sum()) + len(logits)
+        tokens = 0 if step == 0 else tokens + int(batch["attention_mask"].sum()) + len(logits)
     trained = time.process_time() - began
     model.eval()
     began = time.process_time()
     with torch.inference_mode(), autocast(precision, CPU):
-        for step in range(1, steps + 1):
-            labelled_logits(model, batches.batch(step))
+        for batch in batches[1:]:
+            logits_of(batch)
     return tokens / trained, tokens / (time.process_time() - began), statistics.mean(losses[1:])
 
 

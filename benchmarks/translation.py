@@ -1,4 +1,4 @@
-"""Compare DeBERTa-D with transformers' Marian of the same size: same pairs, vocabulary, loop and wall-clock time.
+"""Compare DeBERTa-D with transformers' Marian of the same size: same pairs, vocabulary, trainer and wall-clock time.
 
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model deberta-d --minutes 60
     python benchmarks/translation.py multi30k --data DATA/multi30k --out RUNS --model marian --minutes 60
@@ -25,12 +25,12 @@ from transformers.utils import logging
 
 from debertakit.config import DebertaConfig
 from debertakit.data.pairs import Pair, read_pairs
-from debertakit.finetuning.seq2seq import Settings, evaluate, train
+from debertakit.finetuning.options import Seq2SeqOptions
+from debertakit.finetuning.seq2seq import score_texts, train_pairs
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.tasks.text_scores import text_scores
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
-from debertakit.training.optim import Optimizer
 
 LAYERS, WIDTH, HEADS, DROPOUT, VOCABULARY = 3, 128, 4, 0.1, 4096
 SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
@@ -40,21 +40,20 @@ SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_sta
 class Task:
     read: Callable[[Path, str], list[Pair]]
     metric: str
-    settings: Settings
+    options: Seq2SeqOptions
 
 
-RATE = Optimizer(lr=2e-3, beta2=0.98, eps=1e-8, weight_decay=0.01, warmup_steps=400)
 MULTI30K_FILES = {"train": "train", "dev": "val", "test": "test_2016_flickr"}
 TASKS = {
     "multi30k": Task(
         lambda data, split: read_pairs(data / f"{MULTI30K_FILES[split]}.en", data / f"{MULTI30K_FILES[split]}.de"),
         "bleu",
-        Settings(step_tokens=2048, optimizer=RATE, max_source=96, max_target=96),
+        Seq2SeqOptions(step_tokens=2048, lr=2e-3, max_source=96, max_target=96),
     ),
     "aeslc": Task(
         lambda data, split: read_pairs(data / f"{split}.jsonl", fields=("body", "subject")),
         "rouge",
-        Settings(step_tokens=2048, optimizer=RATE, max_source=128, max_target=32),
+        Seq2SeqOptions(step_tokens=2048, lr=2e-3, max_source=128, max_target=32),
     ),
 }
 
@@ -138,40 +137,39 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=None)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--test-lines", type=int, default=None, help="score only so many lines, for a short look")
-    options = parser.parse_args()
-    torch.set_num_threads(options.threads)
+    parser.add_argument("--test-lines", type=int, default=None, help="score only the first lines, for a quick check")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
     logging.set_verbosity_error()
     logging.disable_progress_bar()
 
-    task = TASKS[options.task]
-    settings = replace(task.settings, minutes=options.minutes, seed=options.seed)
-    if options.lr is not None:
-        settings = replace(settings, optimizer=replace(settings.optimizer, lr=options.lr))
-    pairs, dev, test = (task.read(options.data, split) for split in ("train", "dev", "test"))
-    test = test[: options.test_lines]
-    tokenizer = tokenizer_for(options.out / f"{options.task}-tokenizer", pairs)
-    torch.manual_seed(options.seed)
-    longest = max(settings.max_source, settings.max_target)
-    model = MODELS[options.model](len(tokenizer), longest)
+    task = TASKS[arguments.task]
+    options = replace(task.options, minutes=arguments.minutes, lr=arguments.lr or task.options.lr)
+    pairs, dev, test = (task.read(arguments.data, split) for split in ("train", "dev", "test"))
+    test = test[: arguments.test_lines]
+    tokenizer = tokenizer_for(arguments.out / f"{arguments.task}-tokenizer", pairs)
+    torch.manual_seed(arguments.seed)
+    longest = max(options.max_source, options.max_target)
+    model = MODELS[arguments.model](len(tokenizer), longest)
     parameters = sum(p.numel() for p in model.parameters())
-    print(f"{options.model}: {parameters / 1e6:.2f} M parameters, {len(pairs):,} pairs, {len(tokenizer):,} pieces")
+    print(f"{arguments.model}: {parameters / 1e6:.2f} M parameters, {len(pairs):,} pairs, {len(tokenizer):,} pieces")
 
-    out = options.out / f"{options.task}-{options.model}"
-    if options.infill:
-        holes = with_holes([pair.source for pair in pairs], options.seed)
-        before = replace(settings, minutes=options.infill, max_target=settings.max_source)
+    out = arguments.out / f"{arguments.task}-{arguments.model}"
+    if arguments.infill:
+        holes = with_holes([pair.source for pair in pairs], arguments.seed)
+        before = replace(options, minutes=arguments.infill, max_target=options.max_source)
         print(f"{len(holes):,} texts to fill in")
-        train(model, tokenizer, holes[500:], holes[:500], before, out / "infilled", resume=True)
-    figures = train(model, tokenizer, pairs, dev, settings, out, resume=True)
+        train_pairs(model, tokenizer, holes[500:], holes[:500], before, arguments.seed, out / "infilled")
+    trainer = train_pairs(model, tokenizer, pairs, dev, options, arguments.seed, out)
+    training = {"steps": trainer.state.global_step, "minutes": trainer.elapsed / 60, **trainer.dev_figures()}
     began = time.monotonic()
-    scores = evaluate(model, tokenizer, test, settings, task.metric)
+    scores = score_texts(model.eval(), tokenizer, test, options, task.metric)
     results = {
-        "task": options.task,
-        "model": options.model,
+        "task": arguments.task,
+        "model": arguments.model,
         "parameters": parameters,
-        "machine": f"{platform.machine()}, {options.threads} threads, torch {torch.__version__}",
-        "training": figures,
+        "machine": f"{platform.machine()}, {arguments.threads} threads, torch {torch.__version__}",
+        "training": training,
         "test": scores.figures,
         "signatures": scores.signatures,
         "seconds_to_write": time.monotonic() - began,
@@ -180,7 +178,7 @@ def main() -> None:
             for pair, text in list(zip(test, scores.texts, strict=True))[:20]
         ],
     }
-    if options.task == "aeslc":
+    if arguments.task == "aeslc":
         n, lead = leading_words(dev, test)
         results["leading_words"] = {"words": n, **lead}
     (out / "results.json").write_text(json.dumps(results, indent=1, ensure_ascii=False), encoding="utf-8")

@@ -40,7 +40,7 @@ def runs(place):
     first, second = run(*command, place / "a"), run(*command, place / "b", "--seed", 1, "--max-length", 16)
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert re.search(r"a: accuracy \d+\.\d\d on the dev set, \d+ s", first.stdout)
-    assert "24 examples to train on, 10 to choose by" in first.stderr
+    assert "24 training and 10 dev examples" in first.stderr
     return place / "a", place / "b"
 
 

@@ -211,7 +211,7 @@ def test_questions_that_always_have_answers_are_always_answered(model, tmp_path)
         ({"task": "rte", "lora": 4, "freeze_encoder": True}, "lora"),
         ({"task": "rte", "seeds": 0}, "seeds is 0"),
         ({"train": "nowhere.csv", "colour": "red"}, "colour"),
-        ({"task": "rte", "data": "x", "dev": "dev.csv"}, "dev is not for a benchmark"),
+        ({"task": "rte", "data": "x", "dev": "dev.csv"}, "dev is not an option for a benchmark"),
         ({"train": "nowhere.csv", "data": "x"}, "data is only for a benchmark"),
         ({"task": "rte", "data": "x", "evaluate_every": 0}, "evaluate_every is 0"),
     ],
@@ -250,5 +250,5 @@ def test_a_missing_package_is_named_before_the_work(model, tmp_path, monkeypatch
 
 
 def test_more_tokens_than_positions(tmp_path):
-    with pytest.raises(ValueError, match="positions for 64 tokens"):
+    with pytest.raises(ValueError, match="positions for only 64 tokens"):
         finetune(tiny.bert(tmp_path / "b"), tmp_path / "run", task=tiny.task("single-label"), max_length=100, **QUICK)

@@ -3,7 +3,7 @@
 import pytest
 from rouge_score.tokenizers import DefaultTokenizer
 
-from debertakit.tasks.text_scores import Words, text_scores
+from debertakit.tasks.text_scores import Words, resampled_score, text_scores
 
 
 def test_rouge_by_hand():
@@ -35,3 +35,21 @@ def test_chinese_is_scored_by_character():
 def test_an_unknown_metric():
     with pytest.raises(ValueError, match="unknown metric 'meteor'; choose from bleu, rouge"):
         text_scores("meteor", [], [])
+
+
+@pytest.mark.parametrize("language", ["english", "chinese"])
+@pytest.mark.parametrize("name", ["bleu", "rouge1", "rougeL"])
+def test_a_resampled_score_is_the_score_of_the_sample(name, language):
+    """Repeated texts and empty texts included."""
+    texts = ["the cat sat on the mat", "a dog", "", "two men walk along the long road today"]
+    references = ["the cat sat on a mat", "the dog barks", "nothing", "two men walk down the long road today"]
+    if language == "chinese":
+        texts, references = (
+            ["我们喜欢读书", "今天天气很好", "", "他昨天去了北京大学"],
+            ["我们爱读书", "今天天气好", "没有", "他昨天去北京大学了"],
+        )
+    score = resampled_score(name, references)
+    for sample in ([0, 1, 2, 3], [3, 3, 0, 1], [1, 2, 1, 2]):
+        chosen, wanted = [texts[i] for i in sample], [references[i] for i in sample]
+        exact = text_scores("rouge" if name.startswith("rouge") else name, chosen, wanted)[0][name]
+        assert score(chosen, wanted) == pytest.approx(exact)

@@ -175,7 +175,7 @@ _RATES |= {"large": 1e-5, "xlarge": 5e-6, "v2-xlarge": 4e-6, "v2-xxlarge": 3e-6}
 
 
 def hyperparameters(task: str, size: Size, *, sift: bool = False) -> Hyperparameters:
-    """Return the recipe for a task in ``benchmarks``. Any other name means the user's own data."""
+    """Return the recommended values for a benchmark. Any other task name means the user's own data."""
     if size not in _RATES:
         raise ValueError(f"unknown size {size!r}; choose from {', '.join(_RATES)}")
     like = LIKE.get(task, task)

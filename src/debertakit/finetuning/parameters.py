@@ -3,22 +3,23 @@
 from typing import Any
 
 from torch import nn
+from transformers import PreTrainedModel
 
 from debertakit.loading import LAYER
 
 
-def head_names(model: Any) -> list[str]:
+def head_names(model: PreTrainedModel) -> list[str]:
     """Names of the top-level modules outside the encoder that have weights."""
     encoder = model.base_model_prefix
     return [name for name, child in model.named_children() if name != encoder and any(True for _ in child.parameters())]
 
 
-def freeze_encoder(model: Any) -> None:
+def freeze_encoder(model: PreTrainedModel) -> None:
     """Train only the head."""
     model.base_model.requires_grad_(False)
 
 
-def add_lora(model: Any, rank: int) -> Any:
+def add_lora(model: PreTrainedModel, rank: int) -> Any:
     """Add LoRA (alpha = 2 r) to peft's default layers for this model, else all linear layers. The head trains fully."""
     try:
         from peft import LoraConfig, get_peft_model
@@ -33,7 +34,9 @@ def add_lora(model: Any, rank: int) -> Any:
     return get_peft_model(model, config)
 
 
-def parameter_groups(model: nn.Module, decayed: set[str], lr: float, weight_decay: float, layer_decay: float) -> list:
+def parameter_groups(
+    model: PreTrainedModel, decayed: set[str], lr: float, weight_decay: float, layer_decay: float
+) -> list[dict]:
     """AdamW groups. Depth d of D (embeddings 0, layer i: i + 1, head D) has rate lr * layer_decay ** (D - d)."""
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     top = 2 + max((int(match[1]) for name in names if (match := LAYER.search(name))), default=-1)

@@ -140,7 +140,7 @@ def open_data(
         raise ValueError("pass either --task and --data, or --train FILE")
     if task is not None:
         if dev is not None:
-            raise ValueError("dev is not for a benchmark, which has its own dev set")
+            raise ValueError("dev is not an option for a benchmark, which has its own dev set")
         if columns:
             raise ValueError(f"unknown option for a benchmark: {', '.join(columns)} (columns are for your own files)")
         chosen = suites.task(task) if isinstance(task, str) else task
@@ -178,9 +178,9 @@ def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: F
     network = without_weights(model)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
     recommended = hyperparameters(task.name, size, sift=options.sift)
-    longest, ends_there = longest_input(network, tokenizer)
-    if options.max_length is not None and options.max_length > longest and ends_there:
-        raise ValueError(f"max_length is {options.max_length}, but {model} only has positions for {longest} tokens")
+    longest, fixed = longest_input(network, tokenizer)
+    if options.max_length is not None and options.max_length > longest and fixed:
+        raise ValueError(f"max_length is {options.max_length}, but {model} has positions for only {longest} tokens")
     length = options.max_length or min(recommended.max_length or sys.maxsize, longest)
     if options.max_length is None and recommended.max_length is None:
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
@@ -188,10 +188,10 @@ def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: F
     encoder = Encoder(task.kind, tokenizer, labels, length)
     reader = replace(encoder, long="cut") if "cut" in long_modes(task.kind) else encoder  # one row per training text
     train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
-    cut = f"; {train.cut:,} training texts are longer and are cut" if train.cut else ""
+    truncated = f"; {train.cut:,} longer training texts are truncated" if train.cut else ""
     print(
-        f"{task.name} ({task.kind}): {len(splits['train']):,} examples to train on, {len(splits['dev']):,} to choose "
-        f"by; at most {length} tokens{cut}",
+        f"{task.name} ({task.kind}): {len(splits['train']):,} training and {len(splits['dev']):,} dev examples; "
+        f"at most {length} tokens{truncated}",
         file=sys.stderr,
     )
     return Job(model, task, splits, options, encoder, train, dev)
