@@ -137,6 +137,8 @@ class MaskPredictions(nn.Module):
 
 
 class DebertaForReplacedTokenDetection(DebertaPreTrainedModel):
+    """RTD discriminator: one logit per token, positive if the token was replaced."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.deberta = DebertaModel(config)
@@ -210,6 +212,8 @@ def _classifier_dropout(config: DebertaConfig) -> nn.Dropout:
 
 
 class DebertaForSequenceClassification(DebertaPreTrainedModel):
+    """Classifier or regressor of a text or a text pair, on the hidden state of [CLS]."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
@@ -243,6 +247,8 @@ class DebertaForSequenceClassification(DebertaPreTrainedModel):
 
 
 class DebertaForTokenClassification(DebertaPreTrainedModel):
+    """Tagger: label logits for every token."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.num_labels = config.num_labels
@@ -284,6 +290,8 @@ class DebertaForTokenClassification(DebertaPreTrainedModel):
 
 
 class DebertaForQuestionAnswering(DebertaPreTrainedModel):
+    """Extractive question answering: start and end logits for every token."""
+
     def __init__(self, config: DebertaConfig):
         config.num_labels = 2  # start and end; transformers sizes its head by this field
         super().__init__(config)
@@ -333,6 +341,8 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
 
 
 class DebertaForMultipleChoice(DebertaPreTrainedModel):
+    """One logit per option; the input is [batch, options, length]."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.deberta = DebertaModel(config)

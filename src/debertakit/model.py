@@ -347,6 +347,8 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
 
 
 class DebertaModel(DebertaPreTrainedModel):
+    """The encoder without a head. Returns the last hidden states, [batch, length, hidden]."""
+
     def __init__(self, config: DebertaConfig):
         super().__init__(config)
         self.embeddings = DebertaEmbeddings(config)

@@ -110,18 +110,18 @@ def test_the_command(folders, tmp_path):
     assert "mall" in run.output.split("sum to")[1]  # of the text, not of the corpus
     assert run.output.count("sum to") == 1
     refused = CliRunner().invoke(app, ["explain", TEXT, "--model", str(folders / "deberta")])
-    assert "say what to make" in str(refused.exception)
+    assert "choose an output" in str(refused.exception)
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([TEXT, "--out", "x.html", "--corpus", "c.txt"], "--corpus is for --shares"),
-        ([TEXT, "--shares", "x.png", "--pair", TEXT], "--shares reads single texts"),
-        ([TEXT, "--shares", "x.png", "--against", "other"], "look at one model"),
-        ([TEXT, "--attribution", "--against", "other"], "look at one model"),
-        ([TEXT, "--shares", "x.png", "--corpus", "c.txt"], "leave the others out"),
-        ([TEXT, TEXT, "--png", "x.png"], "--png draws one text, and there are 2"),
+        ([TEXT, "--out", "x.html", "--corpus", "c.txt"], "--corpus is only for --shares"),
+        ([TEXT, "--shares", "x.png", "--pair", TEXT], "--pair is only for --out, --png, --attribution"),
+        ([TEXT, "--shares", "x.png", "--against", "other"], "--against is only for --out, --png"),
+        ([TEXT, "--attribution", "--against", "other"], "--against is only for --out, --png"),
+        ([TEXT, "--shares", "x.png", "--corpus", "c.txt"], "--shares needs either texts or --corpus FILE"),
+        ([TEXT, TEXT, "--png", "x.png"], "--png draws one text, not 2"),
     ],
 )
 def test_what_would_be_ignored_is_refused(arguments, said, monkeypatch):
@@ -133,7 +133,7 @@ def test_what_would_be_ignored_is_refused(arguments, said, monkeypatch):
 
 def test_a_page_that_is_too_large_is_refused_before_it_is_computed(folders, tmp_path, monkeypatch):
     monkeypatch.setattr("debertakit.explain.page.LARGEST", 1000)
-    monkeypatch.setattr("debertakit.explain.command.look", lambda *given: pytest.fail("it began to compute"))
+    monkeypatch.setattr("debertakit.explain.outputs.look", lambda *given: pytest.fail("it began to compute"))
     arguments = ["--model", str(folders / "deberta"), "--out", str(tmp_path / "page.html")]
     refused = CliRunner().invoke(app, ["explain", TEXT, *arguments])
     assert "1,600 cells are too many for a page" in str(refused.exception)  # 2 layers, 2 heads, 10 tokens, 4 matrices

@@ -18,8 +18,8 @@ from debertakit.data.pairs import Pair
 from debertakit.finetuning.runs import newest_checkpoint
 from debertakit.finetuning.seq2seq import PairFiles, evaluate_pairs, finetune_pairs, saved_options, score_texts
 from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
-from debertakit.generation.command import _inputs, load_writer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
+from debertakit.generation.writing import _inputs, load_writer
 from debertakit.loading import load_for_training, load_tokenizer_of
 from tests.finetuning.pairs import OPTIONS, PEER, make_model, make_pairs, make_tokenizer, save_encoder
 from tests.models import randomise, small
@@ -238,7 +238,7 @@ def test_the_command_adds_a_decoder_trains_and_scores(encoder, sides, tmp_path):
     ):
         assert message in str(command(*given, *more).exception)
     wrong = command("finetune", "--model", "m", "--out", "o", "--task", "rte", "--minutes", "3")
-    assert "--minutes is not an option of tasks other than translation" in str(wrong.exception)
+    assert "--minutes is not an option of --task rte" in str(wrong.exception)
     scored = command("evaluate", tmp_path / "out", "--task", "translation", *files, "--out", tmp_path / "t")
     assert "on 60 pairs" in scored.stdout
     assert "nrefs:1" in scored.stdout
@@ -252,7 +252,7 @@ def test_lengths_and_rates_of_the_command_arrive(encoder, pairs, tokenizer, tmp_
     table = "".join(f"{pair.source},{pair.target}\n" for pair in pairs)
     (tmp_path / "pairs.csv").write_text(f"body,subject\n{table}", encoding="utf-8")
     given = ["finetune", "--model", encoder, "--out", tmp_path / "out", "--task", "summarisation"]
-    given += ["--train", tmp_path / "pairs.csv", "--text", "body", "--label", "subject", "--max-length", "5"]
+    given += ["--train", tmp_path / "pairs.csv", "--text", "body", "--label", "subject", "--max-source", "5"]
     given += ["--max-target", "4", "--weight-decay", "0.5", "--decoder-layers", "1", "--lr", "2e-3", "--epochs", "1"]
     found = command(*given)
     assert found.exit_code == 0, found.exception

@@ -12,6 +12,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
+USE, TRAIN, CONVERT = "Use a model", "Train and evaluate", "Checkpoints and benchmarks"
+"""Panels of ``deberta --help``."""
+
 
 def main() -> None:
     """Run the command. A user error prints one line and exits with code 2, without a traceback."""

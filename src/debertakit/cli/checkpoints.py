@@ -5,13 +5,15 @@ from typing import Annotated
 
 import typer
 
-from debertakit.cli.base import app, quiet
+from debertakit.cli.base import CONVERT, app, quiet
+from debertakit.cli.options import Given, build, takes
+from debertakit.inference.options import ExportOptions
 
 exports = typer.Typer(no_args_is_help=True, help="Export a model to another format.")
-app.add_typer(exports, name="export")
+app.add_typer(exports, name="export", rich_help_panel=CONVERT)
 
 
-@app.command()
+@app.command(rich_help_panel=CONVERT)
 def models() -> None:
     """List the released models that have a preset, with their parameter counts."""
     from debertakit.parameter_counts import parameter_counts
@@ -24,7 +26,7 @@ def models() -> None:
         )
 
 
-@app.command()
+@app.command(rich_help_panel=CONVERT)
 def verify(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Check only this variant; repeatable.")] = None,
@@ -55,7 +57,7 @@ def verify(
         raise typer.Exit(1)
 
 
-@app.command()
+@app.command(rich_help_panel=CONVERT)
 def convert(
     source: Annotated[Path, typer.Argument(help="Checkpoint folder in Microsoft's or transformers' format.")],
     out: Annotated[Path, typer.Option(help="Folder to write config.json and model.safetensors to.")],
@@ -69,26 +71,28 @@ def convert(
 
 
 @exports.command("onnx")
+@takes({"Options": ExportOptions})
 def export_to_onnx(
     model: Annotated[str, typer.Argument(help="Folder or hub name. The head is taken from its config.")],
     out: Annotated[Path, typer.Option(help="Folder for model.onnx, config.json and the tokenizer.")],
-    int8: Annotated[bool, typer.Option("--int8", help="Quantise linear layers (dynamic, per channel).")] = False,
-    opset: Annotated[int, typer.Option(help="ONNX opset version, 20 or later.")] = 20,
+    given: Given,
 ) -> None:
     """Export model.onnx for stock ONNX Runtime, with dynamic batch size and sequence length."""
     from debertakit.inference.onnx import export_onnx
 
     quiet()
-    file = export_onnx(model, out, int8=int8, opset=opset)
-    print(f"{file}: opset {opset}, {'int8' if int8 else 'fp32'}, {file.stat().st_size / 1e6:,.1f} MB")
+    options = build(ExportOptions, given)
+    file = export_onnx(model, out, int8=options.int8, opset=options.opset)
+    weights = "int8" if options.int8 else "fp32"
+    print(f"{file}: opset {options.opset}, {weights}, {file.stat().st_size / 1e6:,.1f} MB")
 
 
-@app.command()
+@app.command(rich_help_panel=CONVERT)
 def bench(
     suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
     quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write one row per workload to this file.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: torch's default.")] = None,
 ) -> None:
     """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
@@ -102,6 +106,8 @@ def bench(
 
     from debertakit.bench import report
     from debertakit.bench import suites as available
+    from debertakit.bench.contest import Measurement
+    from debertakit.bench.suites import Peak
 
     warnings.filterwarnings("ignore")
     if threads is not None:
@@ -109,7 +115,7 @@ def bench(
     torch.manual_seed(0)
     settings = available.BenchSettings.quick_ones() if quick else available.BenchSettings()
     print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
-    results: list = []
+    results: list[Measurement | Peak] = []
     for result in getattr(available, suite)(settings):
         if not results:
             print(report.header(result))
@@ -117,5 +123,5 @@ def bench(
         print(report.line(result), flush=True)
     if json_file is not None:
         report.write_json(json_file, suite, results)
-    if plot is not None:
-        report.plot(plot, suite, results)
+    if png is not None:
+        report.plot(png, suite, results)

@@ -17,6 +17,7 @@ from debertakit.data.examples import EXAMPLE_CLASSES, Example, Kind, gold
 from debertakit.data.files import kind_of
 from debertakit.data.pairs import Pair
 from debertakit.files import replacing, write_text
+from debertakit.finetuning.modes import Benchmark, Comparing
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
 from debertakit.loading import SavedModel, describe, longest_input
 from debertakit.precision import best_device
@@ -30,7 +31,7 @@ from debertakit.tasks.text_scores import resampled_score
 
 RunKind = Kind | Literal["seq2seq"]
 """Kind of a run in run.json; seq2seq: translation or summarisation."""
-CLASSES: dict[str, type] = {**EXAMPLE_CLASSES, "seq2seq": Pair}
+CLASSES: dict[str, type] = {"seq2seq": Pair, **{str(kind): cls for kind, cls in EXAMPLE_CLASSES.items()}}
 EXTRA_PACKAGES = {"cmrc2018": ("nltk",)}
 
 
@@ -108,7 +109,7 @@ def evaluate(
     task: str | Task | None = None,
     data: str | Path | None = None,
     file: str | Path | None = None,
-    split: str = "dev",
+    split: str = Benchmark.split,
     long: Long | None = None,
     **columns: Any,
 ) -> Evaluation:
@@ -224,7 +225,9 @@ def _tuple(value: object) -> object:
 # --------------------------------------------------------------------------------------------------------- comparison
 
 
-def compare_runs(a: str | Path, b: str | Path, split: str = "dev", resamples: int = 1000) -> Comparison:
+def compare_runs(
+    a: str | Path, b: str | Path, split: str = Comparing.split, resamples: int = Comparing.resamples
+) -> Comparison:
     """Compare two ``finetune`` folders (one run or several seeds) on the metric that selected their checkpoints.
 
     Translations and summaries are compared on BLEU or ROUGE-1.
@@ -252,7 +255,7 @@ def _runs(folder: Path) -> list[Path]:
     return runs
 
 
-def compare_texts(a: list[Path], b: list[Path], metric: str, resamples: int = 1000) -> Comparison:
+def compare_texts(a: list[Path], b: list[Path], metric: str, resamples: int = Comparing.resamples) -> Comparison:
     """Compare the texts of two systems. ``a`` and ``b``: prediction files of one split, one file per seed."""
     pairs, a_texts, b_texts = _read_sides(a, b, "seq2seq")
     score = resampled_score(metric, [pair.target for pair in pairs])
@@ -263,7 +266,7 @@ def compare_texts(a: list[Path], b: list[Path], metric: str, resamples: int = 10
     return compare(pairs, a_texts, b_texts, score_pairs, resamples=resamples)
 
 
-def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = 1000) -> Comparison:
+def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = Comparing.resamples) -> Comparison:
     """Compare two systems on the task's metric. ``a`` and ``b``: prediction files of one split, one file per seed."""
     examples, a_values, b_values = _read_sides(a, b, task.kind)
 

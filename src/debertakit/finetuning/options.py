@@ -7,7 +7,6 @@ summarisation. ``run.json`` records all fields.
 from dataclasses import dataclass, replace
 
 from debertakit.finetuning.hyperparameters import Hyperparameters
-from debertakit.precision import PRECISIONS
 
 LORA_RATE = 10
 """LoRA updates start at zero and need a higher learning rate: this many times the recommended rate."""
@@ -128,6 +127,8 @@ def _check(options: FinetuneOptions | Seq2SeqOptions, positive: tuple[str, ...],
         value = getattr(options, name)
         if value is not None and (value < 0 or (value == 0 and name in positive)):
             raise ValueError(f"{name} is {value}; it must be {'>' if name in positive else '>='} 0")
+    from debertakit.precision import PRECISIONS  # imports torch, which would slow down deberta --help
+
     if options.precision not in PRECISIONS:
         raise ValueError(f"unknown precision {options.precision!r}; choose from {', '.join(PRECISIONS)}")
 

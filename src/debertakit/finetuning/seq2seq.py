@@ -19,6 +19,7 @@ from transformers import PreTrainedModel
 from debertakit.data.pairs import FIELDS, Pair, read_pairs
 from debertakit.files import temporary_path, write_json, write_text
 from debertakit.finetuning import report
+from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.runs import (
     Result,
@@ -36,8 +37,8 @@ from debertakit.finetuning.runs import (
 )
 from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
 from debertakit.finetuning.train import hold_out
-from debertakit.generation.command import load_writer, write_all
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
+from debertakit.generation.writing import load_writer, write_all
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.text_scores import check, resampled_score, text_scores
@@ -107,8 +108,8 @@ def finetune_pairs(
     dev: PairFiles | Sequence[Pair] | None = None,
     options: Seq2SeqOptions | None = None,
     *,
-    seed: int = 0,
-    seeds: int = 1,
+    seed: int = Seeds.seed,
+    seeds: int = Seeds.seeds,
     resume: bool = False,
 ) -> Result:
     """Fine-tune a DeBERTa-D, or a DeBERTa encoder with a new decoder, on ``task``: translation or summarisation.

@@ -25,6 +25,7 @@ from debertakit.files import temporary_path, write_json
 from debertakit.finetuning import report
 from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
 from debertakit.finetuning.hyperparameters import hyperparameters, model_size
+from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
 from debertakit.finetuning.runs import (
@@ -96,8 +97,8 @@ def finetune(
     data: str | Path | None = None,
     train: str | Path | None = None,
     dev: str | Path | None = None,
-    seed: int = 0,
-    seeds: int = 1,
+    seed: int = Seeds.seed,
+    seeds: int = Seeds.seeds,
     resume: bool = False,
     **others: Any,
 ) -> Result:

@@ -186,6 +186,8 @@ class DebertaDecoder(nn.Module):
 
 
 class DebertaForSeq2SeqLM(PreTrainedModel, GenerationMixin):
+    """DeBERTa-D, an encoder-decoder: a DeBERTa encoder and an autoregressive DeBERTa decoder with cross-attention."""
+
     config: DebertaSeq2SeqConfig
     config_class = DebertaSeq2SeqConfig
     base_model_prefix = "deberta_d"

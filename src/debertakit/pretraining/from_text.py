@@ -1,6 +1,7 @@
 """``deberta pretrain``: from raw text to a model. A repeated run reuses the existing tokenizer and corpus."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from debertakit.files import replacing
@@ -20,20 +21,22 @@ from debertakit.text.tokenizers import load_tokenizer
 def pretrain_from_text(
     name: str,
     corpus: str,
-    out: Path,
+    out: str | Path,
     *,
-    assignments: list[str],
+    assignments: Sequence[str] = (),
     tokenizer: str | None = None,
     resume: bool = False,
     minutes: float | None = None,
     init: str | None = None,
     init_generator: str | None = None,
 ) -> dict[str, float]:
-    """Prepare tokenizer and corpus, and train. Returns the last validation metrics.
+    """Pretrain a model from raw text with a recipe. Returns the metrics of the last evaluation.
 
-    ``name`` and ``corpus``, ``tokenizer`` and ``init`` are what the command line takes: a recipe or run.json, and paths
-    or hub names. ``assignments`` are overrides such as "optimizer.lr=1e-3".
+    ``name``: a recipe, or the run.json of an earlier run. ``assignments``: changed settings, as "optimizer.lr=1e-3".
+    ``init``: continue from this checkpoint. ``tokenizer``: a folder or hub name; default: the tokenizer of ``init``, or
+    a new one trained on the corpus. The model, its log and its checkpoints are written to ``out``.
     """
+    out = Path(out)
     resumed = resume and (out / "run.json").exists()
     config = settings.load(out / "run.json") if resumed else recipe(name)
     if resumed and recipe(name).name != config.name:
@@ -42,7 +45,7 @@ def pretrain_from_text(
         )
     if minutes is not None:
         assignments = [*assignments, f"minutes={minutes}"]
-    config = settings.override(config, assignments)
+    config = settings.override(config, list(assignments))
     if init is not None and not resumed:
         config = adopt(config, init, init_generator)
         config = settings.override(config, [each for each in assignments if each.strip().startswith("model.")])

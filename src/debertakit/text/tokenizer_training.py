@@ -17,6 +17,7 @@ import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from debertakit.text.documents import open_documents
+from debertakit.text.options import TokenizerOptions
 from debertakit.text.tokenizers import SPECIALS, byte_level, wrap
 from debertakit.text.unigram import SQUEEZE_SPACES, unigram
 
@@ -35,8 +36,8 @@ TRAINING_CUTS = r"▁?(?:\p{Han}+|\p{N}+|[\p{L}\p{M}&&[^\p{Han}]]+[^\p{L}\p{M}\p
 
 def train_tokenizer(
     source: str | Path | Iterable[str | Path],
-    kind: str = "unigram",
-    vocab_size: int = 8192,
+    kind: str = TokenizerOptions.kind,
+    vocab_size: int = TokenizerOptions.vocab_size,
     *,
     lowercase: bool = False,
     progress: bool = True,

@@ -16,6 +16,11 @@ from debertakit.pretraining.settings import PretrainConfig
 RECIPES: dict[str, Callable[[], PretrainConfig]] = {**DEBERTA, **FAMILY, **REPLACED_TOKEN_DETECTION}
 
 
+def recipes() -> dict[str, str]:
+    """Return the name of each recipe with one line about it."""
+    return {name: (function.__doc__ or "").strip() for name, function in RECIPES.items()}
+
+
 def recipe(name: str) -> PretrainConfig:
     """Look up a recipe by name, or load the run.json of an earlier run."""
     if name.endswith(".json"):

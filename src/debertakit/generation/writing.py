@@ -1,20 +1,21 @@
-"""Generate texts from prompts with transformers' ``generate()``, for ``deberta generate``."""
+"""Generate texts from prompts with transformers' ``generate()``."""
 
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoModelForCausalLM, TextStreamer
+from transformers import PreTrainedTokenizerFast, TextStreamer
 
 from debertakit.checkpoints import load_whole
 from debertakit.generation.causal import DebertaForCausalLM
-from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq, model_type
+from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.precision import best_device
-from debertakit.text.tokenizers import load_tokenizer
+
+Writer = DebertaForCausalLM | DebertaForSeq2SeqLM
 
 
-def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
+def load_writer(name: str | Path) -> Writer:
     """Load DeBERTa-D or an autoregressive model, depending on the config, from a folder or hub name."""
     if is_seq2seq(name):
         model = DebertaForSeq2SeqLM.from_pretrained(name, dtype=torch.float32).eval()
@@ -24,8 +25,8 @@ def load_writer(name: str | Path) -> DebertaForCausalLM | DebertaForSeq2SeqLM:
 
 
 def write(
-    model: DebertaForCausalLM | DebertaForSeq2SeqLM,
-    tokenizer: Any,
+    model: Writer,
+    tokenizer: PreTrainedTokenizerFast,
     prompts: list[str],
     *,
     longest: int | None = None,
@@ -42,13 +43,14 @@ def write(
     inputs = _inputs(model, tokenizer, prompts, longest)
     if prefix_mode:
         if model.config.is_encoder_decoder:
-            raise ValueError("prefix mode is for autoregressive models; DeBERTa-D reads its source both ways already")
+            raise ValueError("prefix mode is for autoregressive models; DeBERTa-D's encoder is always bidirectional")
         inputs["prefix_lengths"] = inputs["attention_mask"].sum(-1)
+    streamer = None
     if stream:
         if len(prompts) != 1 or settings.get("num_beams", 1) > 1:
-            raise ValueError("only one prompt without beams can be printed while it is written")
+            raise ValueError("streaming needs a single prompt and no beam search")
         shown = not model.config.is_encoder_decoder
-        settings["streamer"] = TextStreamer(tokenizer, skip_prompt=not shown, skip_special_tokens=True)
+        streamer = TextStreamer(tokenizer, skip_prompt=not shown, skip_special_tokens=True)
     if not model.config.is_encoder_decoder and model.config.position_biased_input:
         room = model.config.max_position_embeddings - inputs["input_ids"].shape[1]
         if room < 1:
@@ -59,13 +61,16 @@ def write(
         pad_token_id=tokenizer.pad_token_id,
         eos_token_id=tokenizer.sep_token_id,
         suppress_tokens=_never_written(model, tokenizer),
+        streamer=streamer,
         **settings,
     )
     begun = 0 if model.config.is_encoder_decoder else inputs["input_ids"].shape[1]
     return [text.strip() for text in tokenizer.batch_decode(output[:, begun:], skip_special_tokens=True)]
 
 
-def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None) -> dict[str, torch.Tensor]:
+def _inputs(
+    model: Writer, tokenizer: PreTrainedTokenizerFast, prompts: list[str], longest: int | None
+) -> dict[str, torch.Tensor]:
     """Tokenise and pad. A source is [CLS] ... [SEP], padded on the right as in training, because encoders may count
     positions from the first column. A prompt is [CLS] ... without [SEP], padded on the left."""
     if model.config.is_encoder_decoder:
@@ -79,17 +84,17 @@ def _inputs(model: Any, tokenizer: Any, prompts: list[str], longest: int | None)
     return {name: padded[name].to(model.device) for name in ("input_ids", "attention_mask")}
 
 
-def _never_written(model: Any, tokenizer: Any) -> list[int]:
+def _never_written(model: Writer, tokenizer: PreTrainedTokenizerFast) -> list[int]:
     """Ids of special tokens, except the end token, and ids in the word table that the tokenizer does not have."""
     specials = set(tokenizer.all_special_ids) - {tokenizer.sep_token_id}
     return sorted(specials | set(range(len(tokenizer), model.config.vocab_size)))
 
 
 def write_all(
-    model: Any,
-    tokenizer: Any,
+    model: Writer,
+    tokenizer: PreTrainedTokenizerFast,
     prompts: list[str],
-    batch: int = 16,
+    batch: int,
     tell: Callable[[int], None] = lambda done: None,
     **settings: Any,
 ) -> list[str]:
@@ -102,17 +107,3 @@ def write_all(
             texts[i] = text
         tell(start + len(chosen))
     return texts
-
-
-def run_perplexity(model: Path, file: Path, window: int | None, stride: int | None) -> None:
-    from debertakit.generation.perplexity import perplexity
-
-    if model_type(model) == "gpt2":
-        network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
-    else:
-        network = load_whole(DebertaForCausalLM, model)
-    found = perplexity(network, load_tokenizer(model), file, window, stride)
-    print(
-        f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
-        f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"
-    )

@@ -6,6 +6,8 @@ import pytest
 from typer.testing import CliRunner
 
 from debertakit.cli import app
+from debertakit.finetuning.modes import SEQ2SEQ_TASKS
+from debertakit.finetuning.seq2seq import TASKS
 from tests import tiny
 from tests.material import tsv
 
@@ -68,8 +70,8 @@ def test_the_leaderboards_file(place, runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "{a}", "{b}"), "one model is needed, not 2"),
-        (("evaluate", "{a}", "--compare"), "two runs are needed, not 1"),
+        (("evaluate", "{a}", "{b}"), "pass one model, not 2"),
+        (("evaluate", "{a}", "--compare"), "--compare needs two runs, not 1"),
         (("evaluate", "{a}"), "either --task and --data, or --file"),
         (("evaluate", "{model}", "--task", "rte", "--data", "{data}"), "fine-tune it first"),
         (("evaluate", "{a}", "{model}", "--compare"), "not a finished run"),
@@ -105,7 +107,13 @@ FILE = ("--file", "f.csv", "--text", "a", "--label", "y")
         ("finetune", (*RTE, "--sift-init", 1), "--sift-init", "a run without --sift"),
         ("finetune", (*RTE, "--dev", "d.csv"), "--dev", "--task rte"),
         ("finetune", (*RTE, "--text", "a"), "--text", "--task rte"),
+        ("finetune", (*RTE, "--source", "s.txt"), "--source", "--task rte"),
+        ("finetune", (*RTE, "--max-target", 8), "--max-target", "--task rte"),
         ("finetune", ("--train", "t.csv", "--data", "d"), "--data", "a run with --train"),
+        ("finetune", ("--train", "t.csv", "--beams", 2), "--beams", "a run with --train"),
+        ("finetune", ("--task", "translation", "--batch-size", 8), "--batch-size", "--task translation"),
+        ("finetune", ("--task", "summarisation", "--pair", "a"), "--pair", "--task summarisation"),
+        ("finetune", ("--task", "translation", "--max-length", 8), "--max-length", "--task translation"),
         ("evaluate", ("m", *RTE, "--text", "a"), "--text", "--task rte"),
         ("evaluate", ("m", *RTE, "--option", "a"), "--option", "--task rte"),
         ("evaluate", ("m", *RTE, "--file", "f.csv"), "--file", "--task rte"),
@@ -131,6 +139,9 @@ def test_an_option_that_would_be_ignored_is_refused(verb, arguments, ignored, wh
 
 
 def test_no_step_between_evaluations():
-    found = CliRunner().invoke(app, ["finetune", "--model", "m", "--out", "o", *RTE, "--evaluate-every", "0"])
-    assert found.exit_code == 2
-    assert "--evaluate-every" in found.output
+    found = run("finetune", "--model", "m", "--out", "o", *RTE, "--evaluate-every", "0")
+    assert str(found.exception) == "evaluate_every is 0; it must be > 0"
+
+
+def test_the_tasks_on_text_pairs_are_those_of_seq2seq():
+    assert tuple(TASKS) == SEQ2SEQ_TASKS

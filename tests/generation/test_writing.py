@@ -7,8 +7,8 @@ import torch
 from typer.testing import CliRunner, Result
 
 from debertakit.cli import app
-from debertakit.generation.command import load_writer, write
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM
+from debertakit.generation.writing import load_writer, write
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer
 from tests.generation.material import translator, writer
@@ -57,7 +57,7 @@ def test_the_prompt_is_read_both_ways_in_prefix_mode(folders):
     prompts = ["every child forgets the long road", "the cat sees a boat", "my old friend", "in winter the king"]
     plain, prefix = (write(model, tokenizer, prompts, max_new_tokens=12, prefix_mode=mode) for mode in (False, True))
     assert plain != prefix
-    with pytest.raises(ValueError, match="DeBERTa-D reads its source both ways already"):
+    with pytest.raises(ValueError, match="DeBERTa-D's encoder is always bidirectional"):
         write(load_writer(folders[1]), tokenizer, prompts, prefix_mode=True)
 
 
@@ -67,7 +67,7 @@ def test_the_command_streams_one_prompt_and_writes_files(folders, tmp_path):
     expected = write(model, tokenizer, prompts, max_new_tokens=6, num_beams=2)
     (tmp_path / "in.txt").write_text("\n".join(prompts), encoding="utf-8")
     found = run("generate", "--model", folders[0], "--file", tmp_path / "in.txt", "--out", tmp_path / "out.txt",
-                "--beams", "2", "--max-new-tokens", "6", "--batch", "2")  # fmt: skip
+                "--beams", "2", "--max-new-tokens", "6", "--batch-size", "2")  # fmt: skip
     assert found.exit_code == 0, found.exception
     assert (tmp_path / "out.txt").read_text(encoding="utf-8").splitlines() == expected
     found = run("generate", "the cat", "--model", folders[0], "--max-new-tokens", "6")
@@ -86,8 +86,11 @@ def test_perplexity_and_mistakes(folders, tmp_path):
     missing = run("evaluate", "/nowhere/at-all", "--perplexity", tmp_path / "text.txt")
     assert "'/nowhere/at-all' is not a folder, and no hub model" in str(missing.exception)
     for mistake, said in (
-        (("--model", folders[0]), "give a prompt, or a file of prompts with --file"),
+        (("--model", folders[0]), "pass either a prompt, or --file with one prompt per line"),
         (("--model", folders[0], "--file", tmp_path / "text.txt"), "--file and --out go together"),
+        (("--model", "m", "the cat", "--top-k", "5"), "--top-k is not an option of a run without --sample"),
+        (("--model", "m", "the cat", "--batch-size", "5"), "--batch-size is not an option of a run without --file"),
+        (("--model", "m", "the cat", "--beams", "0"), "beams=0: must be >= 1"),
         (("--model", "/nowhere", "--file", tmp_path / "text.txt", "--out", tmp_path / "no/out.txt"), "no/out.txt.part"),
     ):
         found = run("generate", *mistake)

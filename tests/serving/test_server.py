@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from debertakit.cli import main
-from debertakit.serving.command import bound, parse
+from debertakit.serving.server import bound, parse
 from tests.inference import material
 from tests.inference.material import LABELS
 
@@ -53,7 +53,8 @@ def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
     (line,) = refused(monkeypatch, capsys, "--api-key", "")
     assert line.startswith("deberta: the API key is empty")
     for seconds in ("nan", "inf", "0"):
-        assert "seconds" in "".join(refused(monkeypatch, capsys, "--seconds", seconds))
+        assert "timeout" in "".join(refused(monkeypatch, capsys, "--timeout", seconds))
+    assert "queue=0" in "".join(refused(monkeypatch, capsys, "--queue", "0"))
     monkeypatch.setenv("DEBERTA_API_KEY", "")
     (line,) = refused(monkeypatch, capsys)
     assert line.startswith("deberta: the API key is empty")

@@ -1,4 +1,4 @@
-"""``deberta serve``: load models and serve until SIGTERM or Ctrl-C. Open requests are finished before exit."""
+"""The HTTP server: load models and serve until SIGTERM or Ctrl-C. Open requests are finished before exit."""
 
 import errno
 import logging
@@ -6,22 +6,17 @@ import socket
 import sys
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from types import FrameType
 
+from debertakit.inference.options import Backend
 from debertakit.inference.tasks import load
 from debertakit.serving.limits import Limits
 
+Address = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+"""Of IPv4 or IPv6, as ``socket.getaddrinfo`` returns it."""
 
-def serve(
-    specs: list[str],
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    backend: Any = "torch",
-    api_key: str | None = None,
-    labels: list[str] | None = None,
-    **limits: Any,
-) -> None:
+
+def serve(specs: list[str], *, host: str, port: int, backend: Backend, api_key: str | None, limits: Limits) -> None:
     """Serve ``specs``: [NAME=]MODEL[::TASK], for example sentiment=runs/sst2 or runs/mnli::zero-shot."""
     try:
         import uvicorn
@@ -32,28 +27,25 @@ def serve(
     except ImportError as error:
         raise ImportError(f"serving needs packages ({error.name}): pip install 'debertakit[serve]'") from None
     refuse_empty(api_key)
-    within = Limits(**limits)
     if host not in ("127.0.0.1", "localhost", "::1") and api_key is None:
-        print(f"deberta: serving on {host} without an API key: whoever reaches it may use it", file=sys.stderr)
+        print(f"deberta: serving on {host} without an API key: anyone who can connect can use it", file=sys.stderr)
     with ExitStack() as closing:
-        sockets = [closing.enter_context(made) for made in bound(host, port)]  # fail on a used port before loading
+        sockets = [closing.enter_context(each) for each in bound(host, port)]  # fail on a used port before loading
         models = []
         for spec in specs:
             name, path, task = parse(spec)
-            options = {"labels": labels} if labels and task == "zero-shot" else {}
             print(f"loading {path}", file=sys.stderr)
-            predictor = load(path, task, backend=backend, **options)
-            models.append(ServedModel(name, predictor))
+            models.append(ServedModel(name, load(path, task, backend=backend)))
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
-        app = create_app(models, within, api_key)
+        app = create_app(models, limits, api_key)
 
         class Server(uvicorn.Server):
-            def handle_exit(self, sig: int, frame: Any) -> None:
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
                 app.state.ready = False  # /ready gives 503 while the last requests are answered
                 super().handle_exit(sig, frame)
 
-        patience = int(within.timeout) + 5
-        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=patience)
+        grace = int(limits.timeout) + 5
+        config = uvicorn.Config(app, log_config=None, access_log=False, timeout_graceful_shutdown=grace)
         print(f"http://{host}:{port}  (page: /, API: /docs, metrics: /metrics)", file=sys.stderr)
         Server(config).run(sockets=sockets)
 
@@ -75,7 +67,7 @@ def bound(host: str, port: int) -> list[socket.socket]:
     return made
 
 
-def _bound(family: int, address: Any) -> socket.socket | None:
+def _bound(family: int, address: Address) -> socket.socket | None:
     """Bind one socket. Returns None if the machine lacks the address, for example ::1 without IPv6."""
     made = None
     try:

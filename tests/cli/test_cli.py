@@ -1,5 +1,7 @@
 """Run the command as a user does: in a subprocess, or in this process if a subprocess would test nothing more."""
 
+import dataclasses
+import inspect
 import json
 import subprocess
 import sys
@@ -7,6 +9,7 @@ import time
 
 import pytest
 import torch
+import typer
 
 from debertakit.cli import base
 from debertakit.config import PRESETS
@@ -54,8 +57,37 @@ def test_help_is_quick_and_imports_no_torch():
     shown = deberta("--help").stdout
     assert "verify" in shown
     assert time.perf_counter() - start < 3  # 0.3 s on a quiet laptop; torch alone takes several
-    code = "import sys; sys.argv=['deberta']; import debertakit.cli; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+    slow = "{'torch', 'transformers', 'numpy', 'tokenizers'}"
+    code = f"import sys, debertakit.cli; print(sorted({slow} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
+
+
+def test_every_command_has_help_for_every_option():
+    """Help texts are the docstrings of dataclass fields: one that is missing would leave a blank."""
+    root = typer.main.get_command(base.app)
+    commands = [(name, command) for name, command in root.commands.items() if not hasattr(command, "commands")]
+    assert {"predict", "finetune", "evaluate", "serve", "generate", "explain", "pretrain"} <= {n for n, _ in commands}
+    for name, command in commands:
+        assert command.help, name
+        assert all(option.help for option in command.params), (name, [o.name for o in command.params if not o.help])
+
+
+def test_defaults_of_the_command_line_are_those_of_python():
+    from debertakit.inference import options
+    from debertakit.inference.fill import MaskFiller
+    from debertakit.inference.onnx import export_onnx
+    from debertakit.inference.tasks import PREDICTORS, load
+
+    for function, cls in (
+        (load, options.LoadOptions),
+        (PREDICTORS["zero-shot"].__init__, options.ZeroShotOptions),
+        (MaskFiller.__init__, options.FillOptions),
+        (export_onnx, options.ExportOptions),
+    ):
+        parameters = inspect.signature(function).parameters
+        shared = [field for field in dataclasses.fields(cls) if field.name in parameters]
+        assert shared
+        assert [parameters[field.name].default for field in shared] == [field.default for field in shared]
 
 
 def test_models_lists_the_published_counts(within):

@@ -1,0 +1,72 @@
+"""Invalid combinations of options are refused before a model is loaded."""
+
+import pytest
+from typer.testing import CliRunner
+
+from debertakit.cli import app
+from debertakit.cli.prediction import column_names, inputs_of
+from debertakit.inference.tasks import EntityTagger, OptionChooser, PairScorer
+from tests.inference import material
+
+FILES = ("--file", "in.csv", "--out", "out.csv")
+
+
+def predict(*arguments):
+    return CliRunner().invoke(app, ["predict", *map(str, arguments)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((), "pass either texts, or --file and --out"),
+        (("a", *FILES), "pass either texts, or --file and --out"),
+        (("--file", "in.csv"), "--file needs --out"),
+        ((*FILES, "--engine", "spark"), "unknown engine 'spark'; choose local or ray"),
+        (("a", "--engine", "ray"), "--engine is not an option of a run without --file"),
+        ((*FILES, "--workers", 2), "--workers needs --engine ray"),
+        (("a", "--out", "out.csv"), "--out is not an option of a run without --file"),
+        (("a", "--column", "text=review"), "--column is not an option of a run without --file"),
+        ((*FILES, "--pair", "b"), "--pair is not an option of a run with --file"),
+        ((*FILES, "--json"), "--json is not an option of a run with --file"),
+        (("a", "--label", "x"), "--label is not an option of a run without --task zero-shot"),
+        (("a", "--task", "ner", "--template", "{}"), "--template is not an option of a run without --task zero-shot"),
+        (("a", "--backend", "jax"), "unknown backend 'jax'"),
+    ],
+)
+def test_options_that_do_not_go_together(arguments, message):
+    found = predict("/nowhere/at-all", *arguments)
+    assert isinstance(found.exception, ValueError)
+    assert message in str(found.exception)
+
+
+def test_a_masked_language_model_fills_masks(tmp_path):
+    """Without --long, each task reads long texts in its own way; fill has only one."""
+    folder = material.saved(tmp_path / "m", "MaskedLM")
+    found = predict(folder, "the [MASK] sat")
+    assert found.exit_code == 0, found.exception
+    assert found.stdout.strip()
+
+
+def test_zero_shot(tmp_path):
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    folder = material.saved(tmp_path / "m", "SequenceClassification", id2label=labels, num_labels=3)
+    found = predict(folder, "the cat", "--task", "zero-shot", "--label", "cat", "--label", "dog", "--json")
+    assert found.exit_code == 0, found.exception
+    assert all(name in found.stdout for name in ("cat", "dog"))
+
+
+def test_the_second_text():
+    tokenizer = material.tokenizer()
+    choose = OptionChooser(material.model("MultipleChoice"), tokenizer)
+    assert inputs_of(choose, ["a", "x", "y"], "b") == [{"text": "a", "options": ["x", "y"], "pair": "b"}]
+    score = PairScorer(material.model("SequenceClassification", num_labels=1), tokenizer)
+    assert inputs_of(score, ["a", "b"], None) == inputs_of(score, ["a"], "b") == [{"text": "a", "pair": "b"}]
+    tag = EntityTagger(material.model("TokenClassification"), tokenizer)
+    with pytest.raises(ValueError, match="--pair: this task reads text, words, and no pair"):
+        inputs_of(tag, ["a"], "b")
+
+
+def test_columns():
+    assert column_names(["text=review", "pair=reply=1"]) == {"text": "review", "pair": "reply=1"}
+    with pytest.raises(ValueError, match="--column review: write it as field=column"):
+        column_names(["review"])
