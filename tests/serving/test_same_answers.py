@@ -109,10 +109,8 @@ def test_evaluate_predict_and_serve_give_the_same_answers(trained):
         assert "" in expected
         assert any(expected)
     predictor = debertakit.load(folder)
-    if kind in ("single-label", "tagging", "qa"):
-        assert (
-            len(predictor.encode([predictor.check(as_input(kind, examples[-1]))])) > 2
-        )  # the long example has windows
+    if kind != "choice":  # options are truncated, other long texts are read in windows
+        assert len(predictor.encode([predictor.check(as_input(kind, examples[-1]))])) > 2
     close = (lambda values: pytest.approx(values, abs=1e-5)) if kind == "regression" else (lambda values: values)
     from_file = predicted(predictor, folder, kind, examples)
     assert [value_of(kind, result) for result in from_file] == close(expected)
