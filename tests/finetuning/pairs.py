@@ -16,6 +16,13 @@ OPTIONS = Seq2SeqOptions(
     epochs=2, step_tokens=128, lr=5e-3, warmup=4, beams=2, max_target=12, evaluate_every=4, precision="fp32"
 )
 
+HALF = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
+PEER = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in HALF.items()} | {
+    "d_model": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
+    "forced_eos_token_id": None,
+}  # fmt: skip
+"""Shape of a tiny Marian or BART."""
+
 
 def make_pairs(count: int = 60) -> list[Pair]:
     """Every word has one translation, and the word order is reversed."""

@@ -22,8 +22,7 @@ from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqCon
 from debertakit.generation.writing import _inputs, load_writer
 from debertakit.loading import load_for_training, load_tokenizer_of
 from tests.conftest import randomise, small
-from tests.finetuning.pairs import OPTIONS, make_model, make_pairs, make_tokenizer, save_encoder
-from tests.finetuning.test_seq2seq_trainer import PEER
+from tests.finetuning.pairs import OPTIONS, PEER, make_model, make_pairs, make_tokenizer, save_encoder
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +184,7 @@ PROCESS = """
 import sys
 from dataclasses import replace
 from debertakit.finetuning.seq2seq import finetune_pairs
-from tests.finetuning.pairs import OPTIONS, make_pairs
+from tests.finetuning.pairs import OPTIONS, PEER, make_pairs
 encoder, out, step_tokens = sys.argv[1:]
 options = replace(OPTIONS, epochs=4, step_tokens=int(step_tokens))
 print(finetune_pairs(encoder, out, "translation", make_pairs(), make_pairs()[:7], options, seeds=2).scores)

@@ -13,13 +13,7 @@ from debertakit.data.pairs import Pair
 from debertakit.finetuning.seq2seq import score_texts, train_pairs
 from debertakit.finetuning.seq2seq_trainer import BudgetBatches, PairCollator, PairRows, Seq2SeqTrainer, warmup_steps
 from debertakit.heads import IGNORED
-from tests.finetuning.pairs import OPTIONS, make_model, make_pairs, make_tokenizer
-
-HALF = {"layers": 1, "ffn_dim": 32, "attention_heads": 2}
-PEER = {f"{half}_{name}": n for half in ("encoder", "decoder") for name, n in HALF.items()} | {
-    "d_model": 32, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1,
-    "forced_eos_token_id": None,
-}  # fmt: skip
+from tests.finetuning.pairs import OPTIONS, PEER, make_model, make_pairs, make_tokenizer
 
 
 @pytest.fixture(scope="module")
