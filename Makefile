@@ -13,9 +13,9 @@ install: $(STAMP)
 demo: $(STAMP)
 	$(BIN)/python -m debertakit.demo
 
-# Three workers on two cores: a third of the time tests wait for processes that they started. -rs: why tests were skipped.
+# Three workers on two cores: a third of the time tests wait for processes that they started. -rfEs: lists failures and skips.
 test: $(STAMP) lint
-	$(BIN)/pytest -n 3 --dist worksteal -rs --ignore tests/clients
+	$(BIN)/pytest -n 3 --dist worksteal -rfEs --ignore tests/clients
 
 # Under a minute on two cores: every package, without the tests marked slow and without linters and types.
 test-fast: $(STAMP)

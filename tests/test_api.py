@@ -1,6 +1,5 @@
-"""The public API: documented, annotated, light to import; every example of docs/api.md runs."""
+"""The public API: documented, annotated, light to import. tests/test_docs.py runs the examples of docs/api.md."""
 
-import csv
 import inspect
 import re
 import subprocess
@@ -8,8 +7,6 @@ import sys
 from pathlib import Path
 
 import debertakit
-from tests import tiny
-from tests.pretraining.material import text
 
 PAGE = (Path(__file__).parents[1] / "docs" / "api.md").read_text(encoding="utf-8")
 
@@ -48,18 +45,3 @@ def test_importing_is_light_and_unknown_names_are_refused():
     code = "import sys, debertakit; print('torch' in sys.modules, hasattr(debertakit, 'no_such_name'))"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.split() == ["False"] * 2
     assert set(debertakit.__all__) <= set(dir(debertakit))
-
-
-def test_the_examples_run(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    tiny.deberta(tmp_path / "my-deberta")
-    for name, count, seed in (("train", 24, 0), ("dev", 12, 1)):
-        with (tmp_path / f"{name}.csv").open("w", newline="", encoding="utf-8") as file:
-            rows = [(each.text, each.label) for each in tiny.sentences(count, seed)]
-            csv.writer(file).writerows([("review", "stars"), *rows])
-    (tmp_path / "text.txt").write_text(text(60), encoding="utf-8")
-    namespace: dict[str, object] = {}
-    for example in re.findall(r"```python\n(.*?)```", PAGE, re.S):
-        exec(example, namespace)
-    assert (tmp_path / "exported" / "model.onnx").is_file()
-    assert (tmp_path / "pretrained" / "run.json").is_file()

@@ -20,9 +20,11 @@ from debertakit import heads
 from debertakit.cli import app
 from debertakit.model import DebertaModel
 from tests import tiny
+from tests.finetuning.pairs import make_pairs
 from tests.generation.material import translator, writer
 from tests.material import lines, tsv
 from tests.models import randomise, small
+from tests.pretraining.material import text as documents
 
 ROOT = Path(__file__).parents[1]
 PAGES = [*ROOT.glob("README*.md"), *sorted(ROOT.glob("docs/*.md"))]
@@ -179,8 +181,12 @@ def make_files() -> None:
         rows = [[row.text] * 3 + [row.label] * 3 for row in tiny.sentences(12, seed)]
         with open(f"{file}.csv", "w", encoding="utf-8", newline="") as opened:
             csv.writer(opened).writerows([[*columns["text"], *columns["label"]], *rows])
-    for file in ("text.txt", "texts.txt", "prompts.txt"):
+    for file in ("texts.txt", "prompts.txt"):
         lines(Path(file), *texts)
+    Path("text.txt").write_text(documents(60), encoding="utf-8")
+    for split in ("train", "test"):
+        for language, side in zip(("en", "de"), zip(*make_pairs(20), strict=True), strict=True):
+            lines(Path(f"{split}.{language}"), *side)
     for split in ("train", "dev", "test"):
         rows = [(i, text, "it was", ("entailment", "not_entailment")[i % 2]) for i, text in enumerate(texts)]
         head = ("index", "sentence1", "sentence2", "label")
@@ -197,7 +203,13 @@ def make_runs(page: str) -> None:
         debertakit.finetune("my-deberta", "other-run", **data, epochs=1)
 
 
-TRAINING = ("README.md", "README.zh.md", "docs/finetuning.md")  # pages whose code trains for seconds
+TRAINING = (
+    "README.md",
+    "README.zh.md",
+    "docs/api.md",
+    "docs/finetuning.md",
+    "docs/generation.md",
+)  # pages whose code trains for seconds
 WITH_CODE = [page for page in PAGES if name(page) in EXECUTED or any(b.language == "python" for b in blocks(page))]
 MARKED = [pytest.param(page, marks=[pytest.mark.slow] * (name(page) in TRAINING), id=name(page)) for page in WITH_CODE]
 

@@ -11,6 +11,7 @@ from torch import nn
 
 import debertakit
 from debertakit import DebertaConfig, DebertaForMaskedLM, DebertaForSequenceClassification, DebertaModel
+from debertakit.config import preset
 from tests.models import randomise, small
 from tests.stock import (
     HEADS,
@@ -172,7 +173,7 @@ def test_accelerate_takes_a_model_whose_config_has_foreign_fields():
 
 def test_a_misspelt_field_in_code_is_still_an_error():
     with pytest.raises(ValueError, match="hidden_size"):
-        debertakit.preset("deberta-v3-base", hiden_size=64)
+        preset("deberta-v3-base", hiden_size=64)
 
 
 def test_config_survives_save_load_copy_and_dict(tmp_path):

@@ -15,6 +15,7 @@ With several processes (torchrun), only the main process reads and writes these 
 the other processes.
 """
 
+import atexit
 import json
 import os
 import shutil
@@ -197,6 +198,7 @@ def on_main(work: Callable[[], T]) -> T:
         from accelerate import PartialState
 
         PartialState(cpu=best_device().type == "cpu")  # connects the processes, as the Trainer would
+        atexit.register(distributed.destroy_process_group)  # otherwise gloo's threads may abort the exit
     box = [work() if is_main() else None]
     distributed.broadcast_object_list(box)
     return cast(T, box[0])
