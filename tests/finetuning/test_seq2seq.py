@@ -205,9 +205,8 @@ def test_two_processes_do_what_one_does(pairs, tokenizer, tmp_path):
         capture_output=True, text=True, env=environment, timeout=300, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr[-9000:]
-    said = found.stdout.splitlines()
-    assert said[0] == said[1]
-    assert len(said) == 2
+    scores = [line for line in found.stdout.splitlines() if "bleu" in line]  # torch 2.9 prints lines of gloo, too
+    assert scores == [scores[0]] * 2
     options = replace(OPTIONS, epochs=4, step_tokens=whole)
     finetune_pairs(encoder, tmp_path / "one", "translation", pairs, pairs[:7], options, seeds=2)
     for seed in ("seed-0", "seed-1"):

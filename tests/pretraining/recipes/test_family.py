@@ -1,5 +1,6 @@
 """Every recipe of the family, made small: it learns from real text, resumes exactly, and saves stock checkpoints."""
 
+import copy
 import json
 from dataclasses import dataclass, replace
 from functools import cache
@@ -207,10 +208,10 @@ def sequences(view):
 
 
 def saved_module(result):
-    """The module as saved at step SAVED."""
-    run = result.again
-    state.load(result.folder, run.module, run.optimizer, World())
-    return run.module.eval()
+    """A copy of the module as saved at step SAVED. The tests share ``result``, so it must not change."""
+    module, optimizer = copy.deepcopy((result.again.module, result.again.optimizer))
+    state.load(result.folder, module, optimizer, World())
+    return module.eval()
 
 
 @pytest.mark.slow
