@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from debertakit.attention import Layout, PositionTables, RelativePositions, cpu, disentangled_attention, reference
+from debertakit.attention import (
+    Layout,
+    PositionTables,
+    RelativePositions,
+    cpu,
+    disentangled_attention,
+    reference,
+    use_backend,
+)
 from tests.attention.tables import with_tables
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
@@ -458,10 +466,20 @@ def test_rows_that_change_places_change_the_content_hash():
 def test_supports_leaves_the_rest_to_the_reference():
     q = torch.randn(4, 2, 8)
     assert cpu.supports(q)
-    assert not cpu.supports(q, p2p=True)
     assert not cpu.supports(q.double())
     assert not cpu.supports(q[..., :6])
     assert not cpu.supports(q.to("meta"))
+
+
+@pytest.mark.parametrize("backend", ["cpu", "flex"])
+def test_fast_backends_leave_other_terms_to_the_reference(backend):
+    layout, table = lengths(4), torch.randn(10, 2, 8)
+    q = torch.randn(4, 2, 8)
+    positions = PositionTables(("c2p", "p2p"), table, table, RelativePositions(span=5))
+    with use_backend(backend), pytest.raises(ValueError, match="does not compute p2p"):
+        disentangled_attention(q, q, q, positions, layout, scale=1.0)
+    out = disentangled_attention(q, q, q, positions, layout, scale=1.0)
+    torch.testing.assert_close(out, reference.attend(q, q, q, positions, layout, 1.0)[0], rtol=0, atol=0)
 
 
 def test_without_the_library_one_line_says_so(monkeypatch, tmp_path):

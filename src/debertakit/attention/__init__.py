@@ -70,23 +70,21 @@ def _chosen_backend() -> str:
 
 
 def _backend_for(q: Tensor, positions: PositionTables | None) -> str:
-    """Select the backend. p2p and exported graphs need the reference."""
+    """Select the backend. Exported graphs and terms outside FUSED_TERMS need the reference."""
     chosen = _chosen_backend()
-    p2p = positions is not None and "p2p" in positions.terms
+    reference_only = positions.reference_only if positions is not None else ()
     if chosen == "auto":
-        if q.is_cuda and not p2p and not exporting():
+        if q.is_cuda and not reference_only and not exporting():
             return "flex"
-        if cpu.supports(q, p2p):
+        if not reference_only and cpu.supports(q):
             return "cpu"
         if q.device.type == "cpu" and not cpu.available():
             _warn_once(cpu.reason())
         return "reference"
-    if chosen == "cpu" and not cpu.supports(q, p2p):
-        raise ValueError(
-            f"the cpu backend does not support this call: {cpu.reason() or 'p2p, export, or the head size'}"
-        )
-    if chosen == "flex" and p2p:
-        raise ValueError("the flex backend does not compute p2p")
+    if chosen in ("cpu", "flex") and reference_only:
+        raise ValueError(f"the {chosen} backend does not compute {', '.join(reference_only)}")
+    if chosen == "cpu" and not cpu.supports(q):
+        raise ValueError(f"the cpu backend does not support this call: {cpu.reason() or 'export, or the head size'}")
     return chosen
 
 

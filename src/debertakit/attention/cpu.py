@@ -49,11 +49,10 @@ def reason() -> str:
     return _library()[1]
 
 
-def supports(q: Tensor, p2p: bool = False) -> bool:
-    """Return whether ``attend`` supports this call. The reference supports all calls."""
+def supports(q: Tensor) -> bool:
+    """Return whether ``attend`` supports queries like these. The reference supports all calls."""
     return (
         available()
-        and not p2p
         and q.device.type == "cpu"
         and not exporting()
         and not transformed()
@@ -66,7 +65,7 @@ def attend(
     q: Tensor,  # [total queries, heads, d]; rows and heads may be strided
     k: Tensor,  # [total keys, heads, d]
     v: Tensor,  # [total keys, heads, d]
-    positions: PositionTables | None,  # c2p and p2c only
+    positions: PositionTables | None,  # FUSED_TERMS only
     layout: Layout,
     scale: float,
     dropout: float = 0.0,
@@ -75,8 +74,8 @@ def attend(
     """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``."""
     pos_k = pos_q = lookup = None
     if positions is not None and positions.terms:
-        if "p2p" in positions.terms:
-            raise ValueError("the fused kernel does not compute p2p")
+        if positions.reference_only:
+            raise ValueError(f"the fused kernel does not compute {', '.join(positions.reference_only)}")
         # The kernel adds one score term for each table that we pass.
         pos_k = positions.pos_k if "c2p" in positions.terms else None
         pos_q = positions.pos_q if "p2c" in positions.terms else None

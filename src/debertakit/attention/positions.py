@@ -99,6 +99,8 @@ class Lookup:
 TERMS = ("c2p", "p2c", "p2p")
 KEY_TERMS, QUERY_TERMS = frozenset({"c2p", "p2p"}), frozenset({"p2c", "p2p"})
 """Terms that read the table projected to keys, and terms that read the table projected to queries."""
+FUSED_TERMS = frozenset({"c2p", "p2c"})
+"""Terms that the fast backends and the ONNX graph compute. The reference computes all terms."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +122,11 @@ class PositionTables:
                 raise ValueError(f"unknown position term {term!r}; choose from {', '.join(TERMS)}")
             if (term in KEY_TERMS and self.pos_k is None) or (term in QUERY_TERMS and self.pos_q is None):
                 raise ValueError(f"the term {term} needs its position table")
+
+    @property
+    def reference_only(self) -> tuple[str, ...]:
+        """Terms that only the reference computes."""
+        return tuple(term for term in self.terms if term not in FUSED_TERMS)
 
 
 @constant_in_graphs

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from debertakit.attention.layout import Layout
+from debertakit.attention.positions import FUSED_TERMS
 from debertakit.attention.projections import project
 from debertakit.model import DebertaConv, DebertaLayer, DebertaModel, DisentangledSelfAttention, relative_table
 
@@ -119,8 +120,9 @@ class EncoderGraph:
         self.mask = op("Cast", mask, to=FLOAT)
         padding = op("Mul", op("Sub", graph.number(1.0), self.mask), graph.number(MASKED))
         self.padding = op("Unsqueeze", padding, graph.integers(1, 2))  # [batch, 1, 1, length]
-        if "p2p" in self.config.pos_att_type:
-            raise ValueError("pos_att_type p2p cannot be exported to ONNX; no released model uses it")
+        unsupported = [term for term in self.config.pos_att_type if term not in FUSED_TERMS]
+        if unsupported:
+            raise ValueError(f"pos_att_type {unsupported[0]} cannot be exported to ONNX; no released model uses it")
         self.table: Any = relative_table(model.encoder, self.config, Layout.rectangular(1, 1, "cpu"))
         if self.table is not None:
             relative = self.table.relative

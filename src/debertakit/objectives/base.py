@@ -9,7 +9,7 @@ A *view* is the input of one encoder pass, for example ``masked`` (corrupted by 
 original text). Each objective builds its view. Objectives with the same view name share one view and one encoder pass.
 
 A *backbone* is the interface of a model for objectives: hidden states of rows, and logits for rows. The adapters are in
-pretraining/backbones.py.
+backbones.py.
 """
 
 import math

@@ -26,8 +26,7 @@ from transformers import (
 from debertakit.config import DebertaConfig
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, special_ids
 from debertakit.heads import DebertaForMaskedLM, DebertaForReplacedTokenDetection
-from debertakit.objectives.base import Backbone
-from debertakit.pretraining.backbones import (
+from debertakit.objectives.backbones import (
     DebertaBackbone,
     Family,
     ModelFields,
@@ -36,6 +35,7 @@ from debertakit.pretraining.backbones import (
     XLNetBackbone,
     count_segments,
 )
+from debertakit.objectives.base import Backbone
 from debertakit.protocols import Tokenizer
 
 PROMPT = "the capital of France is"

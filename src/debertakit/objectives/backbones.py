@@ -5,7 +5,7 @@ unmodified classes of transformers: a packed view is padded to [n, longest], run
 are gathered back. Language-model heads, and sentence-pair heads if the stock class has one, are also the stock heads,
 so a checkpoint loads in transformers under its own class without unexpected weights.
 
-``Family`` describes a model family; the records are in families.py.
+``Family`` describes a model family; the records are in pretraining/families.py.
 """
 
 from collections.abc import Callable, Mapping
