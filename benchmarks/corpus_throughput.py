@@ -1,11 +1,11 @@
-"""Throughput of corpus preparation, relative to the tokenizer alone on the same text.
+"""Compare the throughput of corpus preparation with that of the tokenizer alone on the same text.
 
     python benchmarks/corpus_throughput.py TEXT [TEXT ...] [--kind bpe] [--megabytes 30]
 
 For each file, a tokenizer with a vocabulary of 8,192 is trained on the first 2 MB. Then three alternating rounds time
 `encode_batch` alone, on text in memory, and `prepare`, which reads the file, cleans and tokenises it, finds words
-(rjieba for Chinese) and writes shards. Prints tokens per second, and the throughput of `prepare` as a share of
-`encode_batch`'s (goal: 0.8).
+(rjieba for Chinese) and writes shards. Prints both in tokens per second, and the throughput of `prepare` divided by
+that of `encode_batch` (goal: 0.8).
 """
 
 import argparse

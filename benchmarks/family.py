@@ -1,10 +1,12 @@
-"""Compare all small recipes at equal wall-clock time on one text: steps, tokens per second, validation metrics.
+"""Compare the small recipes at equal wall-clock time on one text: steps, tokens per second, validation metrics.
 
     python benchmarks/family.py TEXT OUT [--minutes 10] [--seeds 2] [--threads 2] [--only NAME ...]
 
-Runs execute one after another, each in its own process. Finished runs are skipped and interrupted runs resume, so
-repeat the same command after an interruption. Each kind of tokenizer (vocabulary of 8,192) and its corpus are prepared
-once. OUT/table.md is rewritten after every run; the column "first" is the validation at step 200, after the warm-up.
+By default all small recipes run, one after another, each in its own process. Finished runs are skipped and interrupted
+runs resume, so repeat the same command after an interruption. Each kind of tokenizer (vocabulary of 8,192) and its
+corpus are prepared once. OUT/table.md is rewritten after every run; its column "first" is the validation at step 200,
+after the warm-up.
+
 Metrics of different objectives, vocabularies, masks or text formats (pairs, blocks) are not comparable: compare a row
 with its own first validation, or with rows that differ only in the model. The mlm metrics of v3 and ELECTRA are those
 of the generator.

@@ -18,7 +18,8 @@ from transformers.utils import logging
 
 from debertakit import evaluate, finetune
 
-# Overrides of the recipes for models of this size (recipes.py: learning rate 1e-4, warm-up 0.1).
+# Overrides of the recommended values for models of this size (finetuning/hyperparameters.py: learning rate 1e-4,
+# warm-up 0.1).
 JOBS = {
     "mnli": ("glue/MNLI", "accuracy", {"epochs": 1, "lr": 1e-4, "batch_size": 16, "max_length": 128}),
     "rte": ("glue/RTE", "accuracy", {"epochs": 3, "lr": 5e-5, "batch_size": 16, "max_length": 256}),
@@ -32,7 +33,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--model", type=Path, default=None, help="another model instead of MiniLM")
+    parser.add_argument("--model", type=Path, default=None, help="model to fine-tune instead of MiniLM")
     parser.add_argument("--only", choices=JOBS, action="append")
     arguments = parser.parse_args()
     logging.set_verbosity_error()

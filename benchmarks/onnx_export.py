@@ -1,10 +1,11 @@
-"""Compare our ONNX graph with transformers' model exported by torch, in ONNX Runtime, fp32 and int8, interleaved.
+"""Compare the speed of our ONNX graph and of transformers' model exported by torch, in fp32 and int8, interleaved.
 
-    python benchmarks/onnx_export.py --threads 2                 # the classifier, 12 layers: what people deploy
-    python benchmarks/onnx_export.py --threads 2 --head encoder  # no head: every row of every layer is computed
+    python benchmarks/onnx_export.py --threads 2                 # a classifier with 12 layers
+    python benchmarks/onnx_export.py --threads 2 --head encoder  # no head, so all layers compute all rows
 
-``floor`` is our graph without position terms, that is, a BERT: the time if disentangled attention cost nothing. No
-graph with these matrix products can be faster, so hf / floor is the largest possible speedup in fp32.
+All graphs run in ONNX Runtime. ``floor`` is our graph without position terms (a BERT): the time that would remain if
+disentangled attention cost nothing. No graph with these matrix products can be faster, so hf / floor is the largest
+possible speed-up in fp32.
 """
 
 import argparse
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--head", choices=KINDS, default="classifier")
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=60.0, help="for each work, all contestants together")
+    parser.add_argument("--seconds", type=float, default=60.0, help="time per workload, shared by all contestants")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
@@ -97,7 +98,7 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         sessions = contestants(given.head, given.layers, Path(folder), given.threads)
-        print(f"{'work':<8}" + "".join(f"{name + ' ms':>14}" for name in sessions) + "   ratios")
+        print(f"{'workload':<8}" + "".join(f"{name + ' ms':>14}" for name in sessions) + "   ratios")
         for work in given.works:
             inputs = {key: value.numpy() for key, value in batch(WORKS[work]).items()}
             runs = {name: partial(session.run, None, inputs) for name, session in sessions.items()}

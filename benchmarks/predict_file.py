@@ -1,9 +1,10 @@
-"""Rows per second and peak memory of `deberta predict --file`, compared with a transformers pipeline.
+"""Measure rows per second and peak memory of `deberta predict --file`, and rows per second of a pipeline.
 
     python benchmarks/predict_file.py MODEL TEXTS [--rows 100000] [--pipeline-rows 4000]
 
-MODEL is the folder of a DeBERTa classifier, TEXTS a file with one text per line (repeated up to ``--rows``). The
-pipeline runs stock transformers' DeBERTa on the first rows with several batch sizes; the fastest one is compared.
+MODEL is the folder of a DeBERTa classifier. TEXTS is a file with one text per line, repeated up to ``--rows``. The
+pipeline is transformers' own, with the stock DeBERTa. It runs on the first rows with several batch sizes, and the
+fastest batch size is compared.
 """
 
 import argparse
@@ -29,7 +30,7 @@ def main() -> None:
     texts = (lines * -(-arguments.rows // len(lines)))[: arguments.rows]
     predictor = load(arguments.model)
     with tempfile.TemporaryDirectory() as folder:
-        for share in (10, 1):  # first a tenth of the rows: does memory grow with the file?
+        for share in (10, 1):  # a tenth of the rows first, to see whether memory grows with the file
             source = Path(folder) / f"in-{share}.txt"
             source.write_text("\n".join(texts[: len(texts) // share]) + "\n", encoding="utf-8")
             began = time.perf_counter()
@@ -47,7 +48,7 @@ def main() -> None:
         found = len(some) / (time.perf_counter() - began)
         best = max(best, found)
         print(f"pipeline, batch size {size}: {found:,.1f} rows/s", flush=True)
-    print(f"ours over the pipeline's best: {rate / best:.2f}")
+    print(f"ours / fastest pipeline: {rate / best:.2f}")
 
 
 if __name__ == "__main__":

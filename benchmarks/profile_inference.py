@@ -1,4 +1,4 @@
-"""Profile our inference: share of time per operation on one thread, for docs/speed.md.
+"""Measure the share of inference time per operation, on one thread (the table in docs/speed.md).
 
 python benchmarks/profile_inference.py
 """
@@ -22,7 +22,7 @@ def main() -> None:
             return attend(*arguments)
 
     cpu.attend = recorded
-    print(f"{'work':<8}{'linear':>10}{'attention':>11}{'gelu':>8}{'layer norm':>12}{'the rest':>10}")
+    print(f"{'workload':<8}{'linear':>10}{'attention':>11}{'gelu':>8}{'layer norm':>12}{'other':>10}")
     for name, lengths in {"1x16": [16], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}.items():
         inputs = batch(lengths)
         with torch.inference_mode():

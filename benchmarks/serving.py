@@ -1,11 +1,11 @@
-"""Load test of the server on loopback: `deberta serve` with batching, and the same model in a plain FastAPI app.
+"""Load-test `deberta serve`, and the same model in a plain FastAPI app without batching, on loopback.
 
     python benchmarks/serving.py MODEL TEXTS [--clients 32] [--requests 2000]
 
-MODEL is the folder of a classifier, TEXTS a file with one text per line. The FastAPI app predicts one request at a
-time. Both servers run one after the other, in their own processes. Prints requests per second and latencies with
-``--clients`` clients, and how many of the answers differ from the predictor's. Then four times as many clients
-overload a server with a queue of 1,000 tokens: prints how fast the 429 responses arrive, and the speed after the
+MODEL is the folder of a classifier. TEXTS is a file with one text per line. The plain app predicts one request at a
+time. The two servers run one after the other, each in its own process. Prints requests per second and latencies with
+``--clients`` clients, and the number of answers that differ from the predictor's. Then four times as many clients
+overload a server with a queue of 1,000 tokens. Prints how soon the 429 responses arrive, and the speed after the
 overload.
 """
 
@@ -65,8 +65,8 @@ async def load(port: int, texts: list[str], clients: int, requests: int) -> tupl
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for number in numbers:
             began = time.perf_counter()
-            writer.write(posted("/classify", {"inputs": [{"text": texts[number % len(texts)]}]}))
-            status, body = await answered(reader)
+            writer.write(build_request("/classify", {"inputs": [{"text": texts[number % len(texts)]}]}))
+            status, body = await read_response(reader)
             found[number] = (status, time.perf_counter() - began, json.loads(body))
         writer.close()
 
@@ -75,7 +75,7 @@ async def load(port: int, texts: list[str], clients: int, requests: int) -> tupl
     return time.perf_counter() - began, found
 
 
-def posted(path: str, body: dict) -> bytes:
+def build_request(path: str, body: dict) -> bytes:
     """Build the HTTP request by hand: with a hundred clients, httpx uses more CPU than the server."""
     content = json.dumps(body).encode()
     head = (
@@ -84,13 +84,13 @@ def posted(path: str, body: dict) -> bytes:
     return head.encode() + content
 
 
-async def answered(reader: asyncio.StreamReader) -> tuple[int, bytes]:
+async def read_response(reader: asyncio.StreamReader) -> tuple[int, bytes]:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").lower()
     length = int(head.split("content-length:")[1].split("\r\n")[0])
     return int(head.split()[1]), await reader.readexactly(length)
 
 
-def told(name: str, seconds: float, found: list[tuple[int, float, dict]]) -> None:
+def report(name: str, seconds: float, found: list[tuple[int, float, dict]]) -> None:
     times = sorted(1e3 * second for status, second, _ in found if status == 200)
     statuses = dict(Counter(status for status, _, _ in found))
     middle, last = statistics.median(times), times[int(0.99 * (len(times) - 1))]
@@ -123,24 +123,25 @@ def main() -> None:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     commands = {
-        "one at a time": [sys.executable, "-c", PLAIN, arguments.model, str(port)],
+        "plain FastAPI": [sys.executable, "-c", PLAIN, arguments.model, str(port)],
         "deberta serve": [sys.executable, "-m", "debertakit.cli", "serve", arguments.model, "--port", str(port)],
     }
     for name, command in commands.items():
         process = start(command, port)
         asyncio.run(load(port, texts, arguments.clients, arguments.clients))
         seconds, found = asyncio.run(load(port, texts, arguments.clients, arguments.requests))
-        told(name, seconds, found)
+        report(name, seconds, found)
         process.send_signal(signal.SIGTERM)
         process.wait()
-    print(f"answers unlike the predictor's own: {differences(arguments.model, texts, found)} of {len(found)}")
+    print(f"answers that differ from the predictor's: {differences(arguments.model, texts, found)} of {len(found)}")
     process = start([*commands["deberta serve"], "--queue", "1000"], port)
-    for name, clients, requests in (("overload", 4 * arguments.clients, 2000), ("after it", arguments.clients, 500)):
+    loads = (("overload", 4 * arguments.clients, 2000), ("after the overload", arguments.clients, 500))
+    for name, clients, requests in loads:
         seconds, found = asyncio.run(load(port, texts, clients, requests))
-        told(name, seconds, found)
-        refused = [1e3 * second for status, second, _ in found if status == 429]
-        if refused:
-            print(f"  429 after {statistics.median(refused):.0f} ms (median), {max(refused):.0f} ms (longest)")
+        report(name, seconds, found)
+        rejected = [1e3 * second for status, second, _ in found if status == 429]
+        if rejected:
+            print(f"  429 after {statistics.median(rejected):.0f} ms (median), {max(rejected):.0f} ms (longest)")
     process.send_signal(signal.SIGTERM)
     process.wait()
 

@@ -1,4 +1,4 @@
-"""SiFT on and off: five seeds each on RTE and CoLA, with p-values and the cost of a step.
+"""Compare fine-tuning with and without SiFT on RTE and CoLA, five seeds each: p-values and the cost of a step.
 
     python benchmarks/sift.py DATA --out DIR [--model DIR] [--seeds 5] [--epochs 3] [--only cola]
 
@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--model", type=Path, default=None, help="another model instead of MiniLM")
+    parser.add_argument("--model", type=Path, default=None, help="model to fine-tune instead of MiniLM")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--lr", type=float, default=1e-4)
@@ -34,7 +34,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
-    header = ("task", "metric", "plain", "SiFT", "difference", "95 %", "bootstrap p", "randomisation p", "step, times")
+    header = ("task", "metric", "plain", "SiFT", "difference", "95 %", "bootstrap p", "randomisation p", "step / plain")
     lines = ["| " + " | ".join(header) + " |", "|---" * len(header) + "|"]
     for task in arguments.only:
         folder, metric, settings = JOBS[task]

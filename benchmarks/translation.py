@@ -6,7 +6,8 @@
 
 ``--infill`` first trains for this many minutes on the sources alone: spans with 30 % of their words are replaced by one
 [MASK] each, and the decoder generates the whole text. An interrupted run resumes from its last checkpoint. Scores,
-samples and times are written to RUNS/TASK-MODEL/results.json; aeslc also has a baseline of leading words.
+samples and times are written to RUNS/TASK-MODEL/results.json. For aeslc, the file also has a baseline: the first words
+of the email.
 """
 
 import argparse
@@ -137,7 +138,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--lr", type=float, default=None)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--test-lines", type=int, default=None, help="score only the first lines, for a quick check")
+    parser.add_argument("--test-lines", type=int, default=None, help="score only this many lines (quick check)")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     logging.set_verbosity_error()
@@ -158,7 +159,7 @@ def main() -> None:
     if arguments.infill:
         holes = with_holes([pair.source for pair in pairs], arguments.seed)
         before = replace(options, minutes=arguments.infill, max_target=options.max_source)
-        print(f"{len(holes):,} texts to fill in")
+        print(f"{len(holes):,} texts for infilling")
         train_pairs(model, tokenizer, holes[500:], holes[:500], before, arguments.seed, out / "infilled")
     trainer = train_pairs(model, tokenizer, pairs, dev, options, arguments.seed, out)
     training = {"steps": trainer.state.global_step, "minutes": trainer.elapsed / 60, **trainer.dev_figures()}

@@ -172,10 +172,10 @@ def test_in_a_real_browser(browser, tmp_path, tokenizer):
     assert column("m.querySelectorAll('.pickers select')[1].value") == "1"
     assert column("m.querySelector('.shares').textContent") == told(content[0, 1], "content", "position")
 
-    # Follow a token: its row is what the table says.
+    # Select a token: the table shows its row.
     column("m.querySelectorAll('.tokens button')[3].focus()")
     row = texts[0].attention[0, 1, 3]
-    assert column("m.querySelector('caption').textContent") == "store looks at"
+    assert column("m.querySelector('caption').textContent") == "store attends to"
     assert column("m.querySelector('tbody th').textContent") == texts[0].tokens[row.argmax()]
     assert float(column("m.querySelector('tbody td').textContent").split()[0]) == pytest.approx(
         100 * row.max(), abs=0.3

@@ -2,35 +2,35 @@
 
 /* The attention explorer.
 
-   draw(container, data): data is what debertakit.explain.page.page_data makes. One column a model, each with its own
-   layer, head and followed token; one text for all. Texts and tokens enter the page as text nodes only. */
+   draw(container, data): data comes from debertakit.explain.page.page_data. Each model has its own column, with its own
+   layer, head and selected token. All models show the same text. Texts and tokens are inserted only as text nodes. */
 
 const draw = (() => {
   const WORDS = {
     en: {
       title: "Attention explorer",
       other: "中文",
-      lead: "Each row of a matrix is a token that looks; each column a token that is looked at.",
+      lead: "Each row of a matrix is a query token. Each column is a key token that receives attention.",
       text: "Text",
       layer: "Layer",
       head: "Head",
-      map: "All heads, coloured by the share of position in their scores",
+      map: "All heads, coloured by the position share of their scores",
       plainMap: "All heads",
       cell: (layer, head) => `layer ${layer}, head ${head}`,
       content: "content",
       position: "position",
-      plain: "This model has no separate position scores: attention alone is shown.",
+      plain: "This model has no separate position scores, so only its attention is shown.",
       attention: "Attention",
       c2c: "Content to content (c2c)",
       c2p: "Content to position (c2p)",
       p2c: "Position to content (p2c)",
       p2p: "Position to position (p2p)",
-      partsNote: "Parts of the scores, all on one scale, each row without its mean.",
-      follow: "Follow a token",
-      looksAt: (token) => `${token} looks at`,
+      partsNote: "Parts of the attention scores, on one colour scale. The mean of each row is subtracted.",
+      follow: "Select a token",
+      attendsTo: (token) => `${token} attends to`,
       token: "token",
       profile: "By distance",
-      profileNote: "Mean attention (bars) and mean position score (line) to the token that stands so far before or after.",
+      profileNote: "Mean attention (bars) and mean position score (line), by distance to the key token.",
       before: "before",
       after: "after",
       keys: "Arrow keys move through the matrix and the map.",
@@ -39,11 +39,11 @@ const draw = (() => {
     zh: {
       title: "注意力浏览器",
       other: "English",
-      lead: "矩阵的每一行是发出注意的词元，每一列是被注意的词元。",
+      lead: "矩阵的每一行是一个查询词元，每一列是一个被关注的键词元。",
       text: "文本",
       layer: "层",
       head: "头",
-      map: "所有注意力头，颜色表示位置在得分中所占的份额",
+      map: "所有注意力头，颜色表示得分中位置部分的占比",
       plainMap: "所有注意力头",
       cell: (layer, head) => `第 ${layer} 层，第 ${head} 头`,
       content: "内容",
@@ -54,12 +54,12 @@ const draw = (() => {
       c2p: "内容到位置（c2p）",
       p2c: "位置到内容（p2c）",
       p2p: "位置到位置（p2p）",
-      partsNote: "得分的各部分，同一尺度，每行已减去均值。",
-      follow: "跟随一个词元",
-      looksAt: (token) => `${token} 注意`,
+      partsNote: "注意力得分的各部分，采用同一颜色标度，每行已减去均值。",
+      follow: "选择一个词元",
+      attendsTo: (token) => `${token} 关注的词元`,
       token: "词元",
       profile: "按距离",
-      profileNote: "对前方或后方相应距离处词元的平均注意力（柱）与平均位置得分（线）。",
+      profileNote: "平均注意力（柱）和平均位置得分（线），按与键词元的距离排列。",
       before: "之前",
       after: "之后",
       keys: "方向键可在矩阵和总览图中移动。",
@@ -86,7 +86,7 @@ const draw = (() => {
 
   const decoded = new WeakMap();
 
-  /* The values of one head out of base64 bytes, see page.py. */
+  /* Decode the values of one head from base64 bytes (written by page.py). */
   function unpack(compact, index, size) {
     if (!decoded.has(compact)) decoded.set(compact, Uint8Array.from(atob(compact.bytes), (c) => c.charCodeAt(0)));
     const bytes = decoded.get(compact).subarray(index * size, (index + 1) * size);
@@ -100,14 +100,15 @@ const draw = (() => {
   }
 
   const mix = (from, to, amount) => from.map((channel, i) => Math.round(channel + (to[i] - channel) * amount));
-  /* All content is blue, all position orange, half and half is paper. */
+  /* Blue: all content. Orange: all position. Background colour: half and half. */
   const between = (colours, share) =>
     mix(colours.paper, share > 0.5 ? colours.low : colours.high, Math.min(1, Math.abs(2 * share - 1)));
   const css = (colour) => `rgb(${colour.join(" ")})`;
   const percent = (share) => `${Math.round(100 * share)} %`;
   const shown = (token) => token.trim() || "␣";
 
-  /* A canvas as wide as its place, sharp on any screen; paint(context, width, height) is called again on resizing. */
+  /* A canvas that fills the width of its container and is sharp on any screen. paint(context, width, height) runs again
+     after a resize. */
   function canvas(aspect, paint, attributes = {}) {
     const element = make("canvas", attributes);
     const repaint = () => {
@@ -126,7 +127,7 @@ const draw = (() => {
     return { element, repaint };
   }
 
-  /* A matrix with room for labels at its left and top edge where cells are large enough to be read. */
+  /* A matrix. If its cells are large enough, tokens are written along its left and top edges. */
   function matrix(tokens, labelled, values, colourOf, cursor, move, describe) {
     const length = tokens.length;
     const ruler = document.createElement("canvas").getContext("2d");
@@ -196,7 +197,7 @@ const draw = (() => {
     };
   }
 
-  /* Bars of attention, a line of position scores, over where the other token stands: earlier left, later right. */
+  /* Attention (bars) and position scores (line) by the position of the key token: earlier on the left, later on the right. */
   function profilePlot(words, bars, line) {
     return canvas(0.42, (context, width, height) => {
       const colours = palette();
@@ -204,7 +205,7 @@ const draw = (() => {
       const scores = line();
       const count = attention.length;
       const floor = height - 16;
-      const x = (i) => ((count - 1 - i) + 0.5) * (width / count); // distances i - j ascend: turn them round
+      const x = (i) => ((count - 1 - i) + 0.5) * (width / count); // distances i - j ascend, but earlier keys go left
       context.clearRect(0, 0, width, height);
       const most = Math.max(...attention, 1e-9);
       context.fillStyle = css(mix(colours.paper, colours.high, 0.75));
@@ -231,7 +232,7 @@ const draw = (() => {
     });
   }
 
-  /* Every head as a button; arrow keys go from one to the next. */
+  /* One button per head. Arrow keys move between them. */
   function headMap(words, model, text, state, change) {
     const share = text.shares && ((layer, head) => 1 - text.shares.c2c[layer][head]);
     const colours = palette();
@@ -275,7 +276,7 @@ const draw = (() => {
     return { element: make("div", { class: "map", role: "group", "aria-label": label }, ...rows), label, update };
   }
 
-  /* One model's column. */
+  /* The column of one model. */
   function column(words, model, text, state) {
     const length = text.tokens.length;
     const index = () => state.layer * model.heads + state.head;
@@ -365,7 +366,7 @@ const draw = (() => {
         button.setAttribute("aria-pressed", i === state.query);
         button.style.background = css(mix(colours.paper, colours.high, 0.8 * Math.sqrt(Math.max(0, row[i]))));
       });
-      caption.textContent = words.looksAt(shown(text.tokens[state.query]));
+      caption.textContent = words.attendsTo(shown(text.tokens[state.query]));
       const most = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, 5);
       table.replaceChildren(
         ...most.map((key) =>
