@@ -68,7 +68,7 @@ def main() -> None:
                 )
         pairs = list(zip(measured["bf16"], measured["fp32"], strict=True))
         ratios = [statistics.median(bf16[i] / fp32[i] for bf16, fp32 in pairs) for i in range(2)]
-        print(f"{shape:<12} bf16 over fp32, median of rounds: training {ratios[0]:.2f}, scoring {ratios[1]:.2f}")
+        print(f"{shape:<12} bf16 / fp32, median of rounds: training {ratios[0]:.2f}, scoring {ratios[1]:.2f}")
 
 
 def measure(shape: str, precision: str, steps: int, seed: int) -> tuple[float, float, float]:

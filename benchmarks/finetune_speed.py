@@ -66,7 +66,7 @@ def main() -> None:
     for what in ("train", "evaluate"):
         pairs = [[r[what] for r in rows if r["way"] == way] for way in ("ours", "hf")]
         summary[what] = statistics.median(a / b for a, b in zip(*pairs, strict=True))
-    print(f"ours over hf, median of rounds: training {summary['train']:.2f}, evaluation {summary['evaluate']:.2f}")
+    print(f"ours / hf, median of rounds: training {summary['train']:.2f}, evaluation {summary['evaluate']:.2f}")
     content = {"task": arguments.task, "steps": arguments.steps, "threads": torch.get_num_threads(), "ratio": summary}
     arguments.out.write_text(json.dumps({**content, "rounds": rows}, indent=1), encoding="utf-8")
 

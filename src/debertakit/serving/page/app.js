@@ -57,7 +57,7 @@ function translateExplorer() {
 
 const chosen = () => models.find((model) => model.name === $("model").value);
 
-// Text that the user changed is kept when another model is chosen; an example is replaced by the other model's.
+// When another model is chosen, text that the user changed is kept, and an unchanged example is replaced.
 function form() {
   const areas = [...$("fields").querySelectorAll("textarea")].filter((area) => area.value !== area.defaultValue);
   const kept = Object.fromEntries(areas.map((area) => [area.name, area.value]));
