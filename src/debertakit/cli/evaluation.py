@@ -108,14 +108,14 @@ def _perplexity(model: Path, options: PerplexityOptions) -> None:
     from debertakit.generation.causal import DebertaForCausalLM
     from debertakit.generation.perplexity import perplexity
     from debertakit.generation.seq2seq import model_type
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     assert options.perplexity is not None
     if model_type(model) == "gpt2":
         network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     else:
         network = load_whole(DebertaForCausalLM, model)
-    found = perplexity(network, load_tokenizer(model), options.perplexity, options.window, options.stride)
+    found = perplexity(network, describe(model).tokenizer(), options.perplexity, options.window, options.stride)
     print(
         f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
         f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"

@@ -132,18 +132,16 @@ def fill(
     given: Given,
 ) -> None:
     """Predict the masked tokens of a text."""
-    from debertakit.checkpoints import load_whole
-    from debertakit.heads import DebertaForMaskedLM
     from debertakit.inference.fill import fill_mask
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     quiet()
     options = build(FillOptions, given)
     if not text.strip():
         raise ValueError("the text is empty")
-    tokenizer = load_tokenizer(model)
-    network = load_whole(DebertaForMaskedLM, model, generator=options.generator)
-    for number, candidates in enumerate(fill_mask(text, network, tokenizer, options.top), start=1):
+    saved = describe(model)
+    network = saved.network("MaskedLM", **({"generator": True} if options.generator else {}))
+    for number, candidates in enumerate(fill_mask(text, network, saved.tokenizer(), options.top), start=1):
         if number > 1:
             print()
         for candidate in candidates:

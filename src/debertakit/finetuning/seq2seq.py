@@ -39,10 +39,10 @@ from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
 from debertakit.finetuning.train import hold_out
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.generation.writing import load_writer, write_all
+from debertakit.loading import describe
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.text_scores import check, resampled_score, text_scores
-from debertakit.text.tokenizers import load_tokenizer
 
 TASKS = {"translation": ("bleu", "bleu"), "summarisation": ("rouge", "rouge1")}
 """Task -> its scores (text_scores.py), and the score that ``compare_runs`` uses."""
@@ -128,7 +128,7 @@ def finetune_pairs(
     else:
         held_out = dev.read() if isinstance(dev, PairFiles) else list(dev)
     files = {**_files(train, "train"), **_files(dev, "dev")}
-    tokenizer = load_tokenizer(model)
+    tokenizer = describe(model).tokenizer()
     job = Job(str(model), task, tokenizer, pairs, held_out, replace(options, precision=precision), files)
     if is_main():
         print(precision_line(precision, best_device()), file=sys.stderr)
@@ -255,7 +255,7 @@ def evaluate_pairs(
     chosen = pairs.read() if isinstance(pairs, PairFiles) else pairs
     if not is_seq2seq(model):
         raise ValueError(f"{model} is not a DeBERTa-D; train one with deberta finetune --task {task}")
-    scores = score_texts(load_writer(model), load_tokenizer(model), chosen, saved_options(Path(model)), metric)
+    scores = score_texts(load_writer(model), describe(model).tokenizer(), chosen, saved_options(Path(model)), metric)
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
         write_text(Path(out) / "written.txt", "".join(f"{text}\n" for text in scores.texts))

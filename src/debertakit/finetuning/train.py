@@ -41,7 +41,7 @@ from debertakit.finetuning.runs import (
 )
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
-from debertakit.loading import TaskSettings, load_config, load_for_training, load_tokenizer_of, longest_input
+from debertakit.loading import TaskSettings, describe, load_config, load_for_training, longest_input
 from debertakit.model import DebertaModel
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.tasks import suites
@@ -173,7 +173,7 @@ def hold_out(examples: Sequence[T]) -> tuple[list[T], list[T]]:
 
 def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: FinetuneOptions) -> Job:
     """Fill in unset options, choose the maximum length, and tokenise."""
-    tokenizer = load_tokenizer_of(model)
+    tokenizer = describe(model).tokenizer()
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
     network = without_weights(model)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)

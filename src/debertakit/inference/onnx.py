@@ -24,11 +24,10 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from debertakit import heads
-from debertakit.config import DebertaConfig
 from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
-from debertakit.loading import copy_settings, describe
+from debertakit.loading import SavedModel, copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 from debertakit.protocols import Tokenizer
 
@@ -186,11 +185,13 @@ def export_onnx(
         raise ValueError(
             f"opset {opset} is not supported; choose {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
-    source = None
+    saved = None
     if not isinstance(model, DebertaPreTrainedModel):
-        source = Path(model)
-        tokenizer = tokenizer or _tokenizer_of(model)
-        model = _load(model)
+        saved = describe(model)
+        if not saved.ours:
+            raise ValueError(f"{saved} is a {saved.config.model_type} model; only DeBERTa models can be exported")
+        tokenizer = tokenizer or _tokenizer_of(saved)
+        model = saved.network()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as folder:  # a failed export leaves no partial files in out
@@ -211,8 +212,8 @@ def export_onnx(
         for file in written.iterdir():
             with replacing(out / file.name) as temporary:
                 shutil.move(file, temporary)
-    if source is not None:
-        copy_settings(source, out)
+    if saved is not None:
+        copy_settings(saved, out)
     return out / "model.onnx"
 
 
@@ -228,7 +229,7 @@ class OnnxModel:
         file = Path(folder) / "model.onnx"
         if not file.is_file():
             raise ValueError(f"no model.onnx in {folder}; create it with deberta export onnx MODEL --out {folder}")
-        self.config = DebertaConfig.from_pretrained(folder)
+        self.config = describe(folder).config
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -278,19 +279,9 @@ def _require() -> None:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'debertakit[onnx]'") from None
 
 
-def _load(name: str | Path) -> DebertaPreTrainedModel:
-    """Load the class that the config names. Microsoft's own files name none and load as the bare encoder."""
-    saved = describe(name)
-    if not saved.ours:
-        raise ValueError(f"{name} is a {saved.config.model_type} model; only DeBERTa models can be exported")
-    return saved.network()
-
-
-def _tokenizer_of(name: str | Path) -> Tokenizer | None:
-    from debertakit.text.tokenizers import load_tokenizer
-
+def _tokenizer_of(saved: SavedModel) -> Tokenizer | None:
     try:
-        return load_tokenizer(name)
+        return saved.tokenizer()
     except ValueError as error:
         logger.warning("exporting without a tokenizer: %s", error)
         return None

@@ -69,7 +69,7 @@ def _network(saved: SavedModel, head: str, backend: Backend) -> Network:
         return network
     from debertakit.inference.onnx import OnnxModel
 
-    graph = OnnxModel(saved.name)
+    graph = OnnxModel(str(saved))
     if not head and "last_hidden_state" not in graph.outputs:
         found = ", ".join(graph.outputs)
         raise ValueError(f"{saved}: embed needs the graph of a bare encoder; this graph outputs {found}")
