@@ -27,6 +27,7 @@ from debertakit import heads
 from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
 from debertakit.inference.onnx_graph import EncoderGraph, Graph
+from debertakit.inference.options import OLDEST_OPSET, ExportOptions
 from debertakit.loading import SavedModel, copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 from debertakit.protocols import Tokenizer
@@ -34,7 +35,6 @@ from debertakit.protocols import Tokenizer
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 20  # the first opset with Gelu
 IR_VERSION = 10
 FLOAT, INT64 = 1, 7  # ONNX element types
 ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
@@ -127,7 +127,7 @@ HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
 
 
 @torch.no_grad()
-def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelProto:
+def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) -> onnx.ModelProto:
     """Build the ONNX graph of a model, with its fp32 weights."""
     from onnx import helper
 
@@ -170,8 +170,8 @@ def export_onnx(
     out: str | Path,
     *,
     tokenizer: Tokenizer | None = None,
-    int8: bool = False,
-    opset: int = OPSET,
+    int8: bool = ExportOptions.int8,
+    opset: int = ExportOptions.opset,
 ) -> Path:
     """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.
 
@@ -181,9 +181,9 @@ def export_onnx(
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
-    if not OPSET <= opset <= newest:
+    if not OLDEST_OPSET <= opset <= newest:
         raise ValueError(
-            f"opset {opset} is not supported; choose {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
+            f"opset {opset} is not supported; choose {OLDEST_OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
     saved = None
     if not isinstance(model, DebertaPreTrainedModel):

@@ -197,6 +197,10 @@ class Predictor(ABC, Generic[R]):
         """Return the inputs as examples without labels."""
         return [TextExample("", item["text"], item.get("pair")) for item in items]
 
+    def masks(self, row: TokenRow) -> int:
+        """Masks to fill in a row. The logits of a mask are as wide as the vocabulary, so the server limits them."""
+        return 0
+
     @torch.inference_mode()
     def run(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:
         found: list[np.ndarray] = [np.empty(0)] * len(rows)

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor, Result
 from debertakit.serving.limits import Limits
 from debertakit.tasks.features import TokenRow
@@ -106,12 +105,10 @@ class Batcher:
     def _encode(self, items: Sequence[Input]) -> tuple[list[TokenRow], int]:
         """Return the rows and the number of masks in them."""
         rows = self.predictor.encode(items)
-        if not isinstance(self.predictor, MaskFiller):
-            return rows, 0
+        masks = sum(map(self.predictor.masks, rows))
         longest, most = max(row.tokens for row in rows), max(self.predictor.budget, self.predictor.max_length)
-        if longest > most:  # only for masks: other tasks read long texts in windows
+        if masks and longest > most:  # only for masks: other tasks read long texts in windows
             raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
-        masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
         if masks > self.limits.masks:
             raise TooLarge(f"{masks:,} masks; a request may have {self.limits.masks}")
         return rows, masks
