@@ -31,8 +31,7 @@ from debertakit.data.examples import Kind
 from debertakit.files import remove, write_json
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
 from debertakit.protocols import Tokenizer
-from debertakit.text.tokenizers import FILES as TOKENIZER_FILES
-from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.tokenizers import TOKENIZER_FILES, load_tokenizer
 
 HEADS: dict[Kind, str] = {
     "single-label": "SequenceClassification",

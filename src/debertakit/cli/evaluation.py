@@ -10,7 +10,7 @@ from debertakit.cli.options import Given, build, only, takes
 from debertakit.finetuning.modes import (
     SEQ2SEQ_TASKS,
     Benchmark,
-    Columns,
+    ColumnOptions,
     Comparing,
     Leaderboard,
     OwnFile,
@@ -24,7 +24,7 @@ from debertakit.generation.options import PerplexityOptions
     {
         "A benchmark": Benchmark,
         "Your own file": OwnFile,
-        "Columns of your own file": Columns,
+        "Columns of your own file": ColumnOptions,
         "Translation and summarisation": PairFile,
         "Leaderboard files": Leaderboard,
         "Compare two runs": Comparing,
@@ -55,13 +55,13 @@ def evaluate(
         _predict_test(models[0], build(Leaderboard, given))
     elif task is not None:
         only(given, f"--task {task}", Benchmark)
-        _evaluate(models[0], build(Benchmark, given), OwnFile(), Columns())
+        _evaluate(models[0], build(Benchmark, given), OwnFile(), ColumnOptions())
     else:
-        only(given, "--file", OwnFile, Columns)
-        _evaluate(models[0], Benchmark(), build(OwnFile, given), build(Columns, given))
+        only(given, "--file", OwnFile, ColumnOptions)
+        _evaluate(models[0], Benchmark(), build(OwnFile, given), build(ColumnOptions, given))
 
 
-def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: Columns) -> None:
+def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOptions) -> None:
     from debertakit.finetuning import evaluation
 
     where = own if benchmark.task is None else benchmark

@@ -30,7 +30,7 @@ from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
 from debertakit.finetuning.runs import (
     Record,
-    Result,
+    RunResult,
     check_folders,
     close_run,
     open_run,
@@ -101,7 +101,7 @@ def finetune(
     seeds: int = Seeds.seeds,
     resume: bool = False,
     **others: Any,
-) -> Result:
+) -> RunResult:
     """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` and ``data``) or on your own files.
 
     ``others``: column names (text, pair, label, ...; see ``own.own_task``) and fields of ``FinetuneOptions``.
@@ -204,7 +204,7 @@ def without_weights(model: str) -> PreTrainedModel:
         return DebertaModel(config) if isinstance(config, DebertaConfig) else AutoModel.from_config(config)
 
 
-def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
+def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
     """Train one seed and write its folder."""
     if finished := open_run(out, job.record(seed), resume):
         return finished
@@ -295,7 +295,7 @@ def make_trainer(
 
 def finish(
     job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[report.Figures], figures: dict[str, float]
-) -> Result:
+) -> RunResult:
     """Write the model, predictions, metrics and reports, then rename the folder to ``out``."""
     part = temporary_path(out)
     evaluator.model.save_pretrained(part)
@@ -320,4 +320,4 @@ def finish(
     errors = report.errors(job.task.kind, dev, job.encoder.labels)
     report.write_report(part, job.record(seed), metrics, history, errors)
     close_run(out)
-    return Result(out, dev.scores, figures["seconds"])
+    return RunResult(out, dev.scores, figures["seconds"])

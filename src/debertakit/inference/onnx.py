@@ -26,7 +26,7 @@ from transformers.utils import ModelOutput
 from debertakit import heads
 from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
-from debertakit.inference.onnx_graph import EncoderGraph, Graph
+from debertakit.inference.onnx_graph import FLOAT, EncoderGraph, Graph
 from debertakit.inference.options import OLDEST_OPSET, ExportOptions
 from debertakit.loading import SavedModel, copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     import onnx
 
 IR_VERSION = 10
-FLOAT, INT64 = 1, 7  # ONNX element types
+INT64 = 7  # ONNX element type
 ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
 
 logger = logging.getLogger(__name__)
-Outputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
+GraphOutputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
 
 
 def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
@@ -48,11 +48,11 @@ def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
     return encoder.without_padding(encoder.rectangle(encoder.encode(segments)))
 
 
-def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     return {"last_hidden_state": (_hidden(encoder, segments), ["batch", "length", model.config.hidden_size])}
 
 
-def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     graph, config, head = encoder.graph, model.config, model.lm_predictions.lm_head
     hidden = encoder.encode(segments, depth=encoder_depth(config))
     if config.emd_steps > 0:
@@ -67,7 +67,7 @@ def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments:
 
 def _replaced_tokens(
     model: heads.DebertaForReplacedTokenDetection, encoder: EncoderGraph, segments: str | None
-) -> Outputs:
+) -> GraphOutputs:
     graph, head = encoder.graph, model.mask_predictions
     hidden = encoder.rectangle(encoder.encode(segments))
     first = graph.op("Gather", hidden, graph.integers(0), axis=1)  # [batch, 1, hidden]
@@ -89,11 +89,15 @@ def _pooled(
     return graph.dense(pooled, "classifier", model.classifier)
 
 
-def _sequence(model: heads.DebertaForSequenceClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _sequence(
+    model: heads.DebertaForSequenceClassification, encoder: EncoderGraph, segments: str | None
+) -> GraphOutputs:
     return {"logits": (_pooled(model, encoder, segments), ["batch", model.num_labels])}
 
 
-def _multiple_choice(model: heads.DebertaForMultipleChoice, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _multiple_choice(
+    model: heads.DebertaForMultipleChoice, encoder: EncoderGraph, segments: str | None
+) -> GraphOutputs:
     shape = encoder.graph.op("Shape", "input_ids", start=0, end=2)
     logits = encoder.graph.op("Reshape", _pooled(model, encoder, segments), shape)
     return {"logits": (logits, ["batch", "choices"])}
@@ -104,18 +108,18 @@ def _per_token(encoder: EncoderGraph, segments: str | None, name: str, classifie
     return encoder.rectangle(encoder.graph.dense(rows, name, classifier))
 
 
-def _tokens(model: heads.DebertaForTokenClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _tokens(model: heads.DebertaForTokenClassification, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     logits = _per_token(encoder, segments, "classifier", model.classifier)
     return {"logits": (logits, ["batch", "length", model.num_labels])}
 
 
-def _answers(model: heads.DebertaForQuestionAnswering, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _answers(model: heads.DebertaForQuestionAnswering, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     logits = _per_token(encoder, segments, "qa_outputs", model.qa_outputs)
     start, end = (encoder.graph.op("Gather", logits, encoder.graph.number(i), axis=2) for i in (0, 1))
     return {"start_logits": (start, ["batch", "length"]), "end_logits": (end, ["batch", "length"])}
 
 
-HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
+HEAD_GRAPHS: dict[type[DebertaPreTrainedModel], Callable[..., GraphOutputs]] = {
     DebertaModel: _bare,
     heads.DebertaForMaskedLM: _masked_lm,
     heads.DebertaForReplacedTokenDetection: _replaced_tokens,
@@ -131,10 +135,9 @@ def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) 
     """Build the ONNX graph of a model, with its fp32 weights."""
     from onnx import helper
 
-    if type(model) not in HEADS:
-        raise ValueError(
-            f"{type(model).__name__} cannot be exported to ONNX; choose from {', '.join(c.__name__ for c in HEADS)}"
-        )
+    if type(model) not in HEAD_GRAPHS:
+        known = ", ".join(cls.__name__ for cls in HEAD_GRAPHS)
+        raise ValueError(f"{type(model).__name__} cannot be exported to ONNX; choose from {known}")
     if model.dtype != torch.float32:
         raise ValueError(f"export needs fp32 weights, and these are {model.dtype}; convert them with model.float()")
     model.eval()
@@ -147,7 +150,7 @@ def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) 
         shape = graph.op("Concat", graph.integers(-1), length, axis=0)
         values = [graph.op("Reshape", name, shape) for name in names]
     encoder = EncoderGraph(graph, backbone, *values[:2])
-    outputs = HEADS[type(model)](model, encoder, values[2] if len(values) > 2 else None)
+    outputs = HEAD_GRAPHS[type(model)](model, encoder, values[2] if len(values) > 2 else None)
     for name, (value, _) in outputs.items():
         graph.nodes.append(helper.make_node("Identity", [value], [name]))
     axes = ["batch", "choices", "length"] if many else ["batch", "length"]
@@ -185,13 +188,14 @@ def export_onnx(
         raise ValueError(
             f"opset {opset} is not supported; choose {OLDEST_OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
-    saved = None
-    if not isinstance(model, DebertaPreTrainedModel):
+    if isinstance(model, DebertaPreTrainedModel):
+        saved, network = None, model
+    else:
         saved = describe(model)
         if not saved.ours:
             raise ValueError(f"{saved} is a {saved.config.model_type} model; only DeBERTa models can be exported")
         tokenizer = tokenizer or _tokenizer_of(saved)
-        model = saved.network()
+        network = saved.network()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as folder:  # a failed export leaves no partial files in out
@@ -199,13 +203,13 @@ def export_onnx(
         written.mkdir()
         full.mkdir()
         target = (full if int8 else written) / "model.onnx"
-        proto = onnx_model(model, opset)
+        proto = onnx_model(network, opset)
         big = sum(len(constant.raw_data) for constant in proto.graph.initializer) > ONE_FILE
         onnx.save(proto, target, save_as_external_data=big, location="model.onnx.data")
         del proto
         if int8:
             quantise(target, written / "model.onnx", big)
-        config = type(model.config)(**{**model.config.to_dict(), "architectures": [type(model).__name__]})
+        config = type(network.config)(**{**network.config.to_dict(), "architectures": [type(network).__name__]})
         config.save_pretrained(written)
         if tokenizer is not None:
             tokenizer.save_pretrained(written)
