@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel, TrainingArguments
+from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel
 
 from debertakit.config import DebertaConfig
 from debertakit.data.examples import Example, Question, gold
@@ -40,7 +40,7 @@ from debertakit.finetuning.runs import (
     world_size,
 )
 from debertakit.finetuning.sift import Sift
-from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
+from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead, training_arguments
 from debertakit.loading import TaskSettings, describe, load_config, load_for_training, longest_input
 from debertakit.model import DebertaModel
 from debertakit.precision import best_device, precision_line, resolve_precision
@@ -245,8 +245,10 @@ def make_trainer(
     assert options.batch_size is not None
     steps = math.ceil(len(job.train.rows) / options.batch_size)
     every = min(options.evaluate_every or steps, total_steps(job))
-    arguments = TrainingArguments(
-        output_dir=str(part / "checkpoints"),
+    arguments = training_arguments(
+        part,
+        seed,
+        every,
         num_train_epochs=options.epochs,
         learning_rate=options.lr,
         per_device_train_batch_size=max(1, options.batch_size // options.gradient_accumulation),
@@ -254,21 +256,9 @@ def make_trainer(
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
         adam_epsilon=1e-6,
-        eval_strategy="steps",
-        save_strategy="steps",
-        eval_steps=every,
-        save_steps=every,
-        save_total_limit=1,
-        load_best_model_at_end=True,
         metric_for_best_model=job.task.metric,
         greater_is_better=True,
         logging_steps=max(1, every // 10),
-        report_to="none",
-        seed=seed,
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        log_level="error",
     )
     weights = None
     if options.balanced:
