@@ -95,7 +95,7 @@ class Result(ABC):
         """The short answer: what the command line prints and the column ``prediction`` holds."""
 
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=Result, covariant=True)
 Item = TypeVar("Item", str, Input)
 
 

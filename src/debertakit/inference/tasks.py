@@ -16,12 +16,12 @@ from debertakit.inference.classify import PairScorer, TextClassifier, ZeroShotCl
 from debertakit.inference.embed import Embedder
 from debertakit.inference.fill import MaskFiller
 from debertakit.inference.options import Backend, LoadOptions
-from debertakit.inference.predictor import Network, Predictor
+from debertakit.inference.predictor import Network, Predictor, Result
 from debertakit.inference.tag import EntityTagger
 from debertakit.loading import SavedModel, describe
 from debertakit.precision import best_device
 
-PREDICTORS: dict[str, type[Predictor]] = {
+PREDICTORS: dict[str, type[Predictor[Result]]] = {
     predictor.task: predictor
     for predictor in (
         TextClassifier,
@@ -39,7 +39,7 @@ PREDICTORS: dict[str, type[Predictor]] = {
 
 def load(
     model: str | Path, task: str | None = None, *, backend: Backend = LoadOptions.backend, **options: Any
-) -> Predictor:
+) -> Predictor[Any]:
     """Load a predictor from a folder or hub name. ``task``: a name in PREDICTORS; default: the task of the head.
 
     The folder's own settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.

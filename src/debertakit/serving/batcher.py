@@ -57,7 +57,7 @@ class QueuedRequest:
 class Batcher:
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: Predictor[Result],
         limits: Limits | None = None,
         observe: Callable[[int, int, float], None] = lambda requests, tokens, seconds: None,
     ):
@@ -188,12 +188,12 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def check_inputs(predictor: Predictor, items: Sequence[Input]) -> list[Input]:
+def check_inputs(predictor: Predictor[Result], items: Sequence[Input]) -> list[Input]:
     """Check all inputs. An error names the index of the wrong input."""
     return [_check_input(predictor, number, item) for number, item in enumerate(items)]
 
 
-def _check_input(predictor: Predictor, number: int, item: Input) -> Input:
+def _check_input(predictor: Predictor[Result], number: int, item: Input) -> Input:
     try:
         return predictor.check(item)
     except ValueError as error:

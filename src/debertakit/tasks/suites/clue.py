@@ -69,7 +69,9 @@ def _cluener(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> li
     return examples
 
 
-def _character_tags(text: str, label: dict, number: int | str, problems: Problems) -> tuple[str, ...]:
+def _character_tags(
+    text: str, label: dict[str, dict[str, list[list[int]]]], number: int | str, problems: Problems
+) -> tuple[str, ...]:
     """Tag characters. Span ends are inclusive. Of two overlapping spans, the longer one is kept."""
     spans = [
         (first, last, kind, entity)
