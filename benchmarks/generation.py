@@ -1,6 +1,6 @@
 """Measure the time of generation with and without the cache, and the time per token by context length.
 
-    python benchmarks/generation.py --threads 1 [--layers 6 --width 384] [--json figures.json]
+    python benchmarks/generation.py --threads 1 [--layers 6 --width 384] [--out figures.json]
 
 The weights are random: they change the output, not the time. Times are CPU seconds of the process divided by the number
 of threads, so that other processes do not count. Each figure is the minimum over --rounds interleaved rounds.
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="+", default=["causal", "deberta-d", "gpt2"])
     parser.add_argument("--batch", type=int, default=1, help="number of texts generated together")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     torch.manual_seed(0)
@@ -85,8 +85,8 @@ def main() -> None:
             row = {length: 1e3 * token_time(models[name], length, options) for length in LENGTHS}
             figures["token"][name] = row
             print(f"{name:<12}" + "".join(f"{value:>9.2f}" for value in row.values()))
-    if options.json is not None:
-        options.json.write_text(json.dumps({"options": vars(options) | {"json": None}, **figures}, indent=1))
+    if options.out is not None:
+        options.out.write_text(json.dumps({"options": vars(options) | {"out": None}, **figures}, indent=1))
 
 
 def token_time(model, length: int, options: argparse.Namespace) -> float:

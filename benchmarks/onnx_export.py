@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=60.0, help="time per workload, shared by all contestants")
     parser.add_argument("--works", nargs="+", choices=WORKS, default=list(WORKS))
-    parser.add_argument("--json", type=Path)
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
@@ -108,8 +108,8 @@ def main() -> None:
             rows.append({"work": work, "ms": medians, "ratios": ratios})
             told = ", ".join(f"{name} {value:.2f}" for name, value in ratios.items())
             print(f"{work:<8}" + "".join(f"{ms:>14.1f}" for ms in medians.values()) + f"   {told}", flush=True)
-    if given.json is not None:
-        given.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    if given.out is not None:
+        given.out.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -90,10 +90,23 @@ def test_a_hub_model_keeps_its_settings(tmp_path, monkeypatch):
         return str(stored / file) if (stored / file).is_file() else None
 
     monkeypatch.setattr("transformers.utils.cached_file", cached_file)
-    assert TaskSettings.read("someone/model") == TaskSettings(24, None)
-    assert SavedModel("someone/model", DebertaConfig(), "", TaskSettings()).pooling == "cls"
-    copy_settings("someone/model", out)
+    saved = SavedModel("someone/model", DebertaConfig(), "", TaskSettings.read("someone/model"))
+    assert saved.settings == TaskSettings(24, None)
+    assert saved.pooling == "cls"
+    copy_settings(saved, out)
     assert TaskSettings.read(out) == TaskSettings(24, None)
+    assert SavedModel(str(out), DebertaConfig(), "", TaskSettings()).pooling == "cls"
+
+
+def test_an_export_of_an_adapter_keeps_its_settings_and_the_pooling_of_its_base(tmp_path):
+    base, adapter, out = tmp_path / "base", tmp_path / "adapter", tmp_path / "out"
+    for folder in (base / "1_Pooling", adapter, out):
+        folder.mkdir(parents=True)
+    (base / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    TaskSettings(24, None).save(base)
+    TaskSettings(16, 0.0).save(adapter)
+    copy_settings(SavedModel(str(base), DebertaConfig(), "", TaskSettings.read(adapter), adapter), out)
+    assert TaskSettings.read(out) == TaskSettings(16, 0.0)
     assert SavedModel(str(out), DebertaConfig(), "", TaskSettings()).pooling == "cls"
 
 

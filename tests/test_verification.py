@@ -17,7 +17,7 @@ def test_variants_pass(name):
 
 @pytest.fixture
 def quick(monkeypatch):
-    monkeypatch.setattr(verification, "LENGTHS", (17,))
+    monkeypatch.setattr(verification, "TEXT_LENGTHS", (17,))
 
 
 def test_it_notices_a_wrong_scale(quick, monkeypatch):

@@ -1,7 +1,7 @@
 """Load and convert checkpoints of transformers and Microsoft, including the tensors that transformers drops on load.
 
-A checkpoint is a folder or hub name with a config.json and one of FILES. Loading only renames tensors (``to_ours``).
-Saving needs no conversion, because our parameter names are those of Microsoft and transformers.
+A checkpoint is a folder or hub name with a config.json and one of WEIGHT_FILES. Loading only renames tensors
+(``to_ours``). Saving needs no conversion, because our parameter names are those of Microsoft and transformers.
 
 Tensors of official files beyond the encoder, all kept here:
     deberta.embeddings.position_embeddings    absolute positions of the Enhanced Mask Decoder
@@ -28,7 +28,12 @@ from transformers import PreTrainedModel
 from debertakit.config import DebertaConfig
 from debertakit.files import replacing
 
-FILES = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
+WEIGHT_FILES = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
 GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
 
 State = dict[str, Tensor]
@@ -44,7 +49,7 @@ RENAMES = (
     (r"^cls\.predictions\.transform\.", "lm_predictions.lm_head."),
     (r"^cls\.predictions\.(decoder\.)?bias$", "lm_predictions.lm_head.bias"),
 )
-LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
+ENCODER_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
 # Dropped keys: copies of tensors, buffers, and GDES residuals.
 DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
 
@@ -57,7 +62,7 @@ def weights_file(name: str | Path, generator: bool = False, **hub: object) -> Pa
     path = Path(name)
     if path.is_file():
         return path
-    candidates = GENERATOR_FILES if generator else FILES
+    candidates = GENERATOR_FILES if generator else WEIGHT_FILES
     if path.is_dir():
         for file in candidates:
             if (path / file).is_file():
@@ -127,7 +132,7 @@ def to_ours(state: State) -> State:
 def complete_config(config: DebertaConfig, state: State, asked: Collection[str] = ()) -> DebertaConfig:
     """Correct the config from the weights: number of layers (unless in ``asked``), v1 or v2 layout, mask decoder."""
     keys = state.keys()
-    layers = {int(match[1]) for key in keys if (match := LAYER.search(key))}
+    layers = {int(match[1]) for key in keys if (match := ENCODER_LAYER.search(key))}
     if not layers:
         raise ValueError("these weights hold no DeBERTa encoder (no key with encoder.layer.0)")
     lost = set(range(max(layers) + 1)) - layers
@@ -219,7 +224,7 @@ class PretrainedLoading:
         elif overrides:
             config = DebertaConfig.from_dict({**config.to_dict(), **overrides})
         state = to_ours(read_state(file))
-        if any(LAYER.search(key) for key in state):
+        if any(ENCODER_LAYER.search(key) for key in state):
             config = complete_config(config, state, overrides)
         else:
             logger.warning("%s holds no DeBERTa encoder; its weights stay random", file)

@@ -96,7 +96,7 @@ class Accuracy:
 
 
 @torch.inference_mode()
-def accuracy(model: DebertaForMaskedLM, batches: list[PackedBatch], context: Context) -> Accuracy:
+def mask_accuracy(model: DebertaForMaskedLM, batches: list[PackedBatch], context: Context) -> Accuracy:
     model.eval()
     top1 = top5 = total = 0
     for batch in batches:
@@ -164,7 +164,7 @@ def main(out: Path = Path("out/demo"), minutes: float = 1.1) -> dict[str, Accura
     context = Context(corpus.validation, configs["DeBERTa"].masking, seed=1)
     batches = Packing(corpus.validation, data.max_length, data.step_tokens, 0, data.mode).once(1 << 15)
     results = {"unigram": unigram_accuracy(corpus, batches, context)}
-    results |= {name: accuracy(model, batches, context) for name, model in models.items()}
+    results |= {name: mask_accuracy(model, batches, context) for name, model in models.items()}
     print("\n4. Accuracy on masked words in held-out documents:")
     for name, result in results.items():
         print(f"   {name:<10} top-1 {result.top1:6.1%}   top-5 {result.top5:6.1%}")

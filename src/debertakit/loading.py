@@ -31,8 +31,7 @@ from debertakit.data.examples import Kind
 from debertakit.files import remove, write_json
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
 from debertakit.protocols import Tokenizer
-from debertakit.text.tokenizers import FILES as TOKENIZER_FILES
-from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.tokenizers import TOKENIZER_FILES, load_tokenizer
 
 HEADS: dict[Kind, str] = {
     "single-label": "SequenceClassification",
@@ -58,10 +57,9 @@ DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
 HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TASK_FILE = "task.json"
-POOLING_FILE = "1_Pooling/config.json"  # of sentence-transformers
+POOLING_FILE = "1_Pooling/config.json"
+POOLING_FILES = ("modules.json", POOLING_FILE)  # of sentence-transformers
 ADAPTER_FILE, BASE_MODEL = "adapter_config.json", "base_model_name_or_path"  # of PEFT
-USAGE_FILES = (TASK_FILE, "modules.json", POOLING_FILE)
-"""Files that describe how a model is used; an export copies them."""
 
 
 @dataclass(frozen=True)
@@ -127,16 +125,30 @@ class SavedModel:
     @cached_property
     def pooling(self) -> str:
         """Pooling of a sentence-transformers model: mean (the default) or cls."""
-        own = self.adapter is not None and (self.adapter / POOLING_FILE).is_file()
-        return _stored_pooling(str(self) if own else self.name)
+        return _stored_pooling(self._holder(POOLING_FILE))
 
     def __str__(self) -> str:
         return str(self.adapter or self.name)
 
+    def _holder(self, *files: str) -> str:
+        """The adapter folder if it holds one of ``files``, else the (base) model."""
+        own = self.adapter is not None and any((self.adapter / file).is_file() for file in files)
+        return str(self) if own else self.name
+
     def tokenizer(self) -> PreTrainedTokenizerFast:
-        """Load the tokenizer: that of the adapter folder if it has one, else that of the (base) model."""
-        own = self.adapter is not None and any((self.adapter / file).is_file() for file in TOKENIZER_FILES)
-        return _load_tokenizer(str(self) if own else self.name, self.ours)
+        """Load our tokenizer for DeBERTa (text/tokenizers.py explains why), else that of transformers.
+
+        An adapter folder may hold a tokenizer of its own; without one, the base model's is used.
+        """
+        path = self._holder(*TOKENIZER_FILES)
+        if self.ours:
+            return load_tokenizer(path)
+        from transformers import AutoTokenizer
+
+        try:
+            return AutoTokenizer.from_pretrained(path)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{path} has no tokenizer: {_first_line(error)}") from None
 
     def network(self, head: str | None = None, **options: object) -> PreTrainedModel:
         """Load the network for inference, with its own head or another one ("" for the bare encoder).
@@ -197,22 +209,6 @@ def labels_of(config: PreTrainedConfig) -> tuple[str, ...]:
     return tuple(config.id2label[i] for i in range(config.num_labels))
 
 
-def load_tokenizer_of(path: str | Path) -> PreTrainedTokenizerFast:
-    """Load our tokenizer for DeBERTa (text/tokenizers.py explains why), else the one from transformers."""
-    return _load_tokenizer(path, load_config(path).model_type in MODEL_TYPES)
-
-
-def _load_tokenizer(path: str | Path, ours: bool) -> PreTrainedTokenizerFast:
-    if ours:
-        return load_tokenizer(path)
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} has no tokenizer: {_first_line(error)}") from None
-
-
 def load_for_training(
     path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_dropout: float | None = None
 ) -> PreTrainedModel:
@@ -254,19 +250,19 @@ def longest_input(model: PreTrainedModel, tokenizer: Tokenizer) -> tuple[int, bo
     return longest, False
 
 
-def copy_settings(source: str | Path, target: Path) -> None:
-    """Copy the files of a folder or hub model that say how it is used, and remove those of an earlier export."""
-    if Path(source).resolve() == target.resolve():
+def copy_settings(saved: SavedModel, target: Path) -> None:
+    """Copy the settings of a model and the files of its pooling, and remove those of an earlier export."""
+    if Path(str(saved)).resolve() == target.resolve():
         return
-    for file in USAGE_FILES:
+    remove(target / TASK_FILE)
+    if saved.settings != TaskSettings():
+        saved.settings.save(target)
+    for file in POOLING_FILES:
         remove(target / Path(file).parts[0])
-        found = _find(source, file)
+        found = _find(saved._holder(*POOLING_FILES), file)
         if found is not None:
             (target / file).parent.mkdir(exist_ok=True)
             shutil.copy(found, target / file)
-    settings = TaskSettings.read(source)
-    if settings != TaskSettings():  # a run by version 1 has no task.json to copy
-        settings.save(target)
 
 
 def _class_of(head: str, ours: bool) -> type[PreTrainedModel]:

@@ -26,12 +26,12 @@ from debertakit.config import PRESETS, DebertaConfig, preset
 from debertakit.model import DebertaModel
 
 TOLERANCE = 1e-5
-LENGTHS = (1, 2, 3, 17, 64, 130, 257, 512)
-HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
+TEXT_LENGTHS = (1, 2, 3, 17, 64, 130, 257, 512)
+VERIFIED_HEADS = ("MaskedLM", "SequenceClassification", "TokenClassification", "QuestionAnswering", "MultipleChoice")
 
 
 @dataclass
-class Row:
+class VariantResult:
     """Results of one variant: largest absolute differences, and whether files load back bit for bit."""
 
     variant: str
@@ -50,7 +50,7 @@ class Row:
         return all(d <= TOLERANCE for d in differences) and self.hf_files and self.microsoft_files
 
 
-def verify(variants: list[str] | None = None) -> Iterator[Row]:
+def verify(variants: list[str] | None = None) -> Iterator[VariantResult]:
     """Check the variants one by one. A generator, so that the caller can show progress."""
     level = hf_logging.get_verbosity()
     hf_logging.set_verbosity_error()
@@ -112,18 +112,18 @@ def ragged_mask(batch: int, length: int) -> Tensor:
     return mask
 
 
-def verify_variant(name: str) -> Row:
+def verify_variant(name: str) -> VariantResult:
     torch.manual_seed(0)
     config = shrunk(name, emd_steps=0)
     stock = stock_model(config, "Model")
     ours = ours_from(stock, DebertaModel, config)
-    row = Row(name)
+    row = VariantResult(name)
     with torch.no_grad():
-        row.hidden = _most(_hidden_difference(stock, ours, config, length) for length in LENGTHS)
+        row.hidden = _most(_hidden_difference(stock, ours, config, length) for length in TEXT_LENGTHS)
         row.past_512 = _past_512_difference(stock, ours, config)
         row.accelerated = _accelerated_difference(stock, config)
     row.gradients = _gradient_difference(stock, ours, config)
-    row.logits = _most(_logits_difference(config, head) for head in HEADS)
+    row.logits = _most(_logits_difference(config, head) for head in VERIFIED_HEADS)
     row.hf_files = _hf_files(config)
     row.microsoft_files = _microsoft_files(config)
     return row

@@ -25,7 +25,7 @@ def test_contest_times_every_contestant_in_turn():
 
 def test_rows_have_a_column_for_every_peer(tmp_path):
     result = Measurement("8x128", {"ours": Timing(1.0, 0.9, 1.1), "hf": Timing(2.0, 1.9, 2.1), "bert": None})
-    report.write_json(tmp_path / "x.json", "inference", [result])
+    report.write_results(tmp_path / "x.json", "inference", [result])
     (row,) = json.loads((tmp_path / "x.json").read_text())
     assert (row["work"], row["ours_ms"], row["hf_ms"], row["bert_ms"], row["ort_ms"]) == ("8x128", 1.0, 2.0, None, None)
     assert "2.00x" in report.line(result)

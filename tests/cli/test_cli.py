@@ -72,6 +72,16 @@ def test_every_command_has_help_for_every_option():
         assert all(option.help for option in command.params), (name, [o.name for o in command.params if not o.help])
 
 
+def test_an_option_is_a_flag_in_every_command_or_in_none():
+    """A user who knows --json from one command must not have to give it a file in another."""
+    root = typer.main.get_command(base.app)
+    groups = [root, *(command for command in root.commands.values() if hasattr(command, "commands"))]
+    options = [option for group in groups for command in group.commands.values() for option in command.params]
+    flags = {option.opts[0] for option in options if getattr(option, "is_flag", False)}
+    assert "--json" in flags
+    assert not flags & {option.opts[0] for option in options if not getattr(option, "is_flag", False)}
+
+
 def test_defaults_of_the_command_line_are_those_of_python():
     from debertakit.inference import options
     from debertakit.inference.fill import MaskFiller
@@ -100,7 +110,7 @@ def test_models_lists_the_published_counts(within):
 
 @pytest.mark.slow
 def test_verify_writes_its_figures(tmp_path, within):
-    shown = within("verify", "--variant", "deberta-v3-xsmall", "--json", tmp_path / "v.json").out
+    shown = within("verify", "--variant", "deberta-v3-xsmall", "--out", tmp_path / "v.json").out
     assert "deberta-v3-xsmall" in shown
     (row,) = json.loads((tmp_path / "v.json").read_text())
     assert row["passed"]

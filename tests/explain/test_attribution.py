@@ -4,7 +4,10 @@ import pytest
 import torch
 
 from debertakit.explain.attribution import attribute
+from debertakit.explain.options import Inputs, Outputs
+from debertakit.explain.outputs import make_outputs
 from debertakit.heads import DebertaForSequenceClassification
+from debertakit.loading import TaskSettings
 from tests.explain.material import TEXT
 from tests.models import randomise, small
 
@@ -41,6 +44,14 @@ def test_the_word_that_decides_gets_the_score(tokenizer):
         optimiser.step()
     found = attribute(model, tokenizer, TEXT, label=1)
     assert max(zip(found.scores, found.tokens, strict=True))[1] == "store"
+
+
+def test_a_text_is_read_up_to_the_stored_length(tokenizer, tmp_path):
+    DebertaForSequenceClassification(small()).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    TaskSettings(max_length=6).save(tmp_path)
+    lines = make_outputs(str(tmp_path), [TEXT], Inputs(), Outputs(attribution=True))
+    assert [line.split()[-1] for line in lines[1:]] == ["[CLS]", "a", "new", "store", "opened", "[SEP]"]
 
 
 def test_labels_that_are_not_there(tokenizer):

@@ -1,7 +1,7 @@
 import pytest
 
 from debertakit.config import PRESETS
-from debertakit.finetuning.hyperparameters import DEFAULT, LENGTHS, LIKE, hyperparameters, model_size
+from debertakit.finetuning.hyperparameters import DEFAULT, LIKE, MAX_LENGTHS, hyperparameters, model_size
 from debertakit.tasks.suites import BENCHMARKS
 
 
@@ -53,7 +53,7 @@ def test_every_task_and_size():
             found = hyperparameters(name, size)
             assert 1e-6 <= found.lr <= 1e-4
             assert found.epochs >= 2
-    assert {*LENGTHS, *LIKE, *LIKE.values()} <= set(BENCHMARKS)
+    assert {*MAX_LENGTHS, *LIKE, *LIKE.values()} <= set(BENCHMARKS)
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from debertakit.finetuning.seq2seq import PairFiles, evaluate_pairs, finetune_pa
 from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig
 from debertakit.generation.writing import _inputs, load_writer
-from debertakit.loading import load_for_training, load_tokenizer_of
+from debertakit.loading import describe, load_for_training
 from tests.finetuning.pairs import OPTIONS, PEER, make_model, make_pairs, make_tokenizer, save_encoder
 from tests.models import randomise, small
 
@@ -322,4 +322,4 @@ def test_the_encoder_of_a_deberta_d_takes_any_head(tokenizer, tmp_path):
     ids = tokenizer("red cat", return_tensors="pt")["input_ids"]
     ours, theirs = model.eval().deberta(ids), whole.eval().encoder(ids)
     assert torch.equal(ours.last_hidden_state, theirs.last_hidden_state)
-    assert load_tokenizer_of(tmp_path)("red cat")["input_ids"] == ids[0].tolist()
+    assert describe(tmp_path).tokenizer()("red cat")["input_ids"] == ids[0].tolist()

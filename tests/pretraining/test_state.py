@@ -132,7 +132,7 @@ def test_after_damage_the_run_goes_on_from_the_one_before(corpus, tokenizer, tmp
     assert state.damage(out / "checkpoints/step-00000009") is None
 
 
-@pytest.mark.parametrize("failing", ["save_file", "torch.save", "write_manifest"])
+@pytest.mark.parametrize("failing", ["save_file", "torch.save", "write_checksums"])
 def test_a_full_disk_ends_clearly_and_keeps_the_checkpoint_before(corpus, tokenizer, tmp_path, monkeypatch, failing):
     def full(*_args, **_kwargs):
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -157,7 +157,7 @@ def test_keeps_the_newest_and_the_best(tmp_path):
         folder = tmp_path / f"step-{step:08d}"
         folder.mkdir()
         (folder / "progress.json").write_text(f'{{"validation": {loss}}}')
-        state.write_manifest(folder)
+        state.write_checksums(folder)
     state.prune(tmp_path, keep_last=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000012", "step-00000015"]
 

@@ -165,3 +165,10 @@ def test_an_adapter_folder_answers_like_the_merged_model(tmp_path):
         logits = merged(**tiny.tokenizer()("the film was good", return_tensors="pt")).logits[0]
     found = {label.label: label.score for label in predict("the film was good").scores}
     assert [found[f"LABEL_{i}"] for i in range(3)] == pytest.approx(logits.softmax(-1).tolist(), abs=1e-5)
+
+    with pytest.raises(ValueError, match=r"no model\.onnx in .*adapter;"):
+        debertakit.load(tmp_path / "adapter", backend="onnx")
+    debertakit.export_onnx(tmp_path / "adapter", tmp_path / "exported")
+    exported = debertakit.load(tmp_path / "exported", backend="onnx")
+    again = {label.label: label.score for label in exported("the film was good").scores}
+    assert again == pytest.approx(found, abs=1e-4)

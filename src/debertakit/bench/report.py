@@ -8,10 +8,10 @@ from typing import Any
 import torch
 import transformers
 
-from debertakit import files
 from debertakit.attention import cpu
 from debertakit.bench.contest import Measurement
 from debertakit.bench.suites import Peak
+from debertakit.files import write_json
 
 NAMES = {"ours": "debertakit", "hf": "HF DeBERTa", "bert": "HF BERT (SDPA)", "ort": "ONNX Runtime, HF DeBERTa"}
 
@@ -62,8 +62,8 @@ def line(result: Measurement | Peak) -> str:
     return f"{result.work:<10}{cells}{faster:>10}{tax:>11}"
 
 
-def write_json(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
-    files.write_json(path, [result.row() | {"suite": suite} for result in results])
+def write_results(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
+    write_json(path, [result.row() | {"suite": suite} for result in results])
 
 
 def plot(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:

@@ -30,6 +30,7 @@ from debertakit.bench.contest import Measurement, contest
 from debertakit.config import DebertaConfig, preset
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
+from debertakit.padding import IGNORED
 from debertakit.pretraining.recipes.deberta import small
 
 if TYPE_CHECKING:
@@ -174,7 +175,7 @@ def small_steps() -> dict[str, Callable[[], object]]:
     ids = torch.randint(5, config.vocab_size, (recipe.data.step_tokens // length, length))
     masked = torch.rand(ids.shape) < recipe.masking.rate
     losses: dict[str, Callable[[], Tensor]] = {
-        "ours": lambda: ours(input_ids=ids, labels=ids.where(masked, -100)).loss,
+        "ours": lambda: ours(input_ids=ids, labels=ids.where(masked, IGNORED)).loss,
         "hf": lambda: F.cross_entropy(hf.cls(hf.deberta(ids).last_hidden_state[masked]), ids[masked]),
         "bert": lambda: F.cross_entropy(bert.cls(bert.bert(ids).last_hidden_state[masked]), ids[masked]),
     }

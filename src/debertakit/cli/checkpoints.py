@@ -28,14 +28,14 @@ def models() -> None:
 
 @app.command(rich_help_panel=CONVERT)
 def verify(
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the results to this JSON file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Check only this variant; repeatable.")] = None,
 ) -> None:
     """Compare every variant with stock transformers on the same random weights. Exit code 1 if one differs."""
-    import json
     from dataclasses import asdict
 
     from debertakit.config import preset
+    from debertakit.files import write_json
     from debertakit.verification import TOLERANCE, verify
 
     for name in variant or []:
@@ -51,8 +51,8 @@ def verify(
             f"{row.accelerated:>12.1e}  {files}{'' if row.passed else '  FAILED'}",
             flush=True,
         )
-    if json_file is not None:
-        json_file.write_text(json.dumps([{**asdict(r), "passed": r.passed} for r in rows], indent=1), encoding="utf-8")
+    if out is not None:
+        write_json(out, [{**asdict(row), "passed": row.passed} for row in rows])
     if not all(row.passed for row in rows):
         raise typer.Exit(1)
 
@@ -91,7 +91,7 @@ def export_to_onnx(
 def bench(
     suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
     quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write one row per workload to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write one row per workload to this JSON file.")] = None,
     png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: torch's default.")] = None,
 ) -> None:
@@ -121,7 +121,7 @@ def bench(
             print(report.header(result))
         results.append(result)
         print(report.line(result), flush=True)
-    if json_file is not None:
-        report.write_json(json_file, suite, results)
+    if out is not None:
+        report.write_results(out, suite, results)
     if png is not None:
         report.plot(png, suite, results)

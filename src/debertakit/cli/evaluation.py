@@ -10,7 +10,7 @@ from debertakit.cli.options import Given, build, only, takes
 from debertakit.finetuning.modes import (
     SEQ2SEQ_TASKS,
     Benchmark,
-    Columns,
+    ColumnOptions,
     Comparing,
     Leaderboard,
     OwnFile,
@@ -24,7 +24,7 @@ from debertakit.generation.options import PerplexityOptions
     {
         "A benchmark": Benchmark,
         "Your own file": OwnFile,
-        "Columns of your own file": Columns,
+        "Columns of your own file": ColumnOptions,
         "Translation and summarisation": PairFile,
         "Leaderboard files": Leaderboard,
         "Compare two runs": Comparing,
@@ -55,13 +55,13 @@ def evaluate(
         _predict_test(models[0], build(Leaderboard, given))
     elif task is not None:
         only(given, f"--task {task}", Benchmark)
-        _evaluate(models[0], build(Benchmark, given), OwnFile(), Columns())
+        _evaluate(models[0], build(Benchmark, given), OwnFile(), ColumnOptions())
     else:
-        only(given, "--file", OwnFile, Columns)
-        _evaluate(models[0], Benchmark(), build(OwnFile, given), build(Columns, given))
+        only(given, "--file", OwnFile, ColumnOptions)
+        _evaluate(models[0], Benchmark(), build(OwnFile, given), build(ColumnOptions, given))
 
 
-def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: Columns) -> None:
+def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOptions) -> None:
     from debertakit.finetuning import evaluation
 
     where = own if benchmark.task is None else benchmark
@@ -108,14 +108,14 @@ def _perplexity(model: Path, options: PerplexityOptions) -> None:
     from debertakit.generation.causal import DebertaForCausalLM
     from debertakit.generation.perplexity import perplexity
     from debertakit.generation.seq2seq import model_type
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     assert options.perplexity is not None
     if model_type(model) == "gpt2":
         network = AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32).eval()
     else:
         network = load_whole(DebertaForCausalLM, model)
-    found = perplexity(network, load_tokenizer(model), options.perplexity, options.window, options.stride)
+    found = perplexity(network, describe(model).tokenizer(), options.perplexity, options.window, options.stride)
     print(
         f"perplexity {found.per_token:.2f} per token, {found.per_word:.2f} per word, "
         f"{found.bits_per_byte:.3f} bits per byte, over {found.tokens:,} tokens"

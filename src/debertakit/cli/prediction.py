@@ -18,7 +18,7 @@ from debertakit.inference.options import (
 )
 
 if TYPE_CHECKING:
-    from debertakit.inference.predictor import Input, Predictor
+    from debertakit.inference.predictor import Input, Predictor, Result
 
 
 @app.command(rich_help_panel=USE)
@@ -86,7 +86,7 @@ def predict(
     print(f"{counts.rows:,} rows in {files.out}{missing}")
 
 
-def _predict_texts(predictor: "Predictor", texts: list[str], options: TextOptions) -> None:
+def _predict_texts(predictor: "Predictor[Result]", texts: list[str], options: TextOptions) -> None:
     from debertakit.inference.embed import Embedding
 
     for item in inputs_of(predictor, texts, options.pair):
@@ -97,7 +97,7 @@ def _predict_texts(predictor: "Predictor", texts: list[str], options: TextOption
             print(result.headline())
 
 
-def inputs_of(predictor: "Predictor", texts: list[str], pair: str | None) -> "list[Input]":
+def inputs_of(predictor: "Predictor[Result]", texts: list[str], pair: str | None) -> "list[Input]":
     """Turn command-line texts into inputs: one input per text, or one input from several fields (question, context)."""
     given = {} if pair is None else {"pair": pair}
     known = [field.name for field in predictor.fields]
@@ -132,18 +132,16 @@ def fill(
     given: Given,
 ) -> None:
     """Predict the masked tokens of a text."""
-    from debertakit.checkpoints import load_whole
-    from debertakit.heads import DebertaForMaskedLM
     from debertakit.inference.fill import fill_mask
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     quiet()
     options = build(FillOptions, given)
     if not text.strip():
         raise ValueError("the text is empty")
-    tokenizer = load_tokenizer(model)
-    network = load_whole(DebertaForMaskedLM, model, generator=options.generator)
-    for number, candidates in enumerate(fill_mask(text, network, tokenizer, options.top), start=1):
+    saved = describe(model)
+    network = saved.network("MaskedLM", **({"generator": True} if options.generator else {}))
+    for number, candidates in enumerate(fill_mask(text, network, saved.tokenizer(), options.top), start=1):
         if number > 1:
             print()
         for candidate in candidates:

@@ -7,7 +7,7 @@ import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.finetuning.modes import SEQ2SEQ_TASKS, BenchmarkData, Columns, OwnData, PairData, Seeds
+from debertakit.finetuning.modes import SEQ2SEQ_TASKS, BenchmarkData, ColumnOptions, OwnData, PairData, Seeds
 from debertakit.finetuning.options import FinetuneOptions, Seq2SeqOptions
 from debertakit.text.options import TokenizerOptions
 
@@ -96,7 +96,7 @@ def recipes_show(name: Annotated[str, typer.Argument(help="Recipe name.")]) -> N
     {
         "Data: a benchmark": BenchmarkData,
         "Data: your own files": OwnData,
-        "Columns of your own files": Columns,
+        "Columns of your own files": ColumnOptions,
         "Data: translation and summarisation": PairData,
         "Training": FinetuneOptions,
         "Translation and summarisation": Seq2SeqOptions,
@@ -119,11 +119,11 @@ def finetune(
     if task is not None:
         only(given, f"--task {task}", BenchmarkData, FinetuneOptions, Seeds)
     else:
-        only(given, "a run with --train", OwnData, Columns, FinetuneOptions, Seeds)
+        only(given, "a run with --train", OwnData, ColumnOptions, FinetuneOptions, Seeds)
     if "sift" not in given:
         only({name: value for name, value in given.items() if name.startswith("sift_")}, "a run without --sift")
     benchmark, own = build(BenchmarkData, given), build(OwnData, given)
-    options, columns = build(FinetuneOptions, given), build(Columns, given)
+    options, columns = build(FinetuneOptions, given), build(ColumnOptions, given)
     from debertakit.finetuning.train import finetune as run
 
     result = run(

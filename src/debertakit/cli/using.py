@@ -36,7 +36,7 @@ def generate(
     from transformers import set_seed
 
     from debertakit.generation.writing import load_writer, write
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     quiet()
     set_seed(sampling.seed)
@@ -44,7 +44,7 @@ def generate(
         _write_file(model, files.file, files.out, files.batch_size, options, sampling)
         return
     assert prompt is not None
-    network, tokenizer = load_writer(model), load_tokenizer(model)
+    network, tokenizer = load_writer(model), describe(model).tokenizer()
     stream = options.beams == 1
     texts = write(network, tokenizer, [prompt], stream=stream, **generate_arguments(options, sampling))
     if not stream:
@@ -57,7 +57,7 @@ def _write_file(
     from debertakit.data.pairs import lines_of
     from debertakit.files import replacing
     from debertakit.generation.writing import load_writer, write_all
-    from debertakit.text.tokenizers import load_tokenizer
+    from debertakit.loading import describe
 
     prompts = lines_of(file)
 
@@ -66,7 +66,7 @@ def _write_file(
 
     with replacing(out) as temporary:
         temporary.touch()  # fail before the model is loaded if the folder does not exist
-        network, tokenizer = load_writer(model), load_tokenizer(model)
+        network, tokenizer = load_writer(model), describe(model).tokenizer()
         arguments = generate_arguments(options, sampling)
         texts = write_all(network, tokenizer, prompts, batch_size, show, **arguments)
         temporary.write_text("".join(" ".join(text.split()) + "\n" for text in texts), encoding="utf-8")

@@ -18,7 +18,7 @@ from debertakit.data.examples import Tagged
 from debertakit.data.problems import Problems, logger, shorten
 from debertakit.data.tables import decodable, lines
 
-SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".tsv", ".annotated", ".train", ".testa", ".testb")
+CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2", ".txt", ".tsv", ".annotated", ".train", ".testa", ".testb")
 BOUNDARY = "-DOCSTART-"
 
 _TAG = re.compile(r"O|[BIESLUM]-\S+")

@@ -18,8 +18,8 @@ from pathlib import Path
 from debertakit.data.choices import choices
 from debertakit.data.examples import Choice, Example, Kind, Tagged, TextExample, gold
 from debertakit.data.problems import LIMIT, Problems, shorten
-from debertakit.data.tables import SUFFIXES, TableRow, quoting_of, read_rows, table
-from debertakit.data.texts import Columns, Label, ReadLabel, blank, number, texts
+from debertakit.data.tables import TABLE_SUFFIXES, TableRow, quoting_of, read_rows, table
+from debertakit.data.texts import Columns, LabelValue, ReadLabel, blank, number, texts
 
 _TABLES = (".tsv", ".csv", ".txt")
 
@@ -97,8 +97,8 @@ def kind_of(examples: Sequence[Example]) -> Kind:
 
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[TableRow]:
     """Read a table. If all ``columns`` are numbers (from 1), it has no header unless its first line has these names."""
-    if path.suffix not in SUFFIXES:
-        raise ValueError(f"{path}: not a table; expected one of {', '.join(SUFFIXES)}")
+    if path.suffix not in TABLE_SUFFIXES:
+        raise ValueError(f"{path}: not a table; expected one of {', '.join(TABLE_SUFFIXES)}")
     if path.suffix not in _TABLES:
         return read_rows(path, problems)
     headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
@@ -112,18 +112,18 @@ def _label_reader(kind: Kind, separator: str | None, known: Collection[str] | No
             raise ValueError("label unseen in training", shorten(name))
         return name
 
-    def single(value: object) -> Label | None:
+    def single(value: object) -> LabelValue | None:
         if isinstance(value, (list, dict)):
             raise ValueError("not a single label", shorten(value))
         return None if blank(value) or _is_nan(value) else checked(str(value).strip())
 
-    def several(value: object) -> Label | None:
+    def several(value: object) -> LabelValue | None:
         if value is None or _is_nan(value):
             return None
         names = value if isinstance(value, (list, tuple)) else str(value).split(separator) if separator else [value]
         return tuple(checked(str(name).strip()) for name in names if not blank(name))
 
-    def score(value: object) -> Label | None:
+    def score(value: object) -> LabelValue | None:
         return None if blank(value) else number(value)
 
     readers: Mapping[Kind, ReadLabel] = {"single-label": single, "multi-label": several, "regression": score}

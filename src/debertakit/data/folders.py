@@ -10,7 +10,7 @@ from pathlib import Path
 
 from debertakit.data.examples import E, gold
 from debertakit.data.problems import Problems, logger
-from debertakit.data.tables import SUFFIXES, TableRow, read_rows
+from debertakit.data.tables import TABLE_SUFFIXES, TableRow, read_rows
 
 Patterns = Mapping[str, Sequence[str]]
 ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[E]]
@@ -64,7 +64,7 @@ def with_dev(folder: Path, splits: dict[str, list[E]]) -> dict[str, list[E]]:
 
 
 def find(
-    folder: Path, names: Sequence[str], patterns: Patterns = SPLITS, suffixes: Sequence[str] = SUFFIXES
+    folder: Path, names: Sequence[str], patterns: Patterns = SPLITS, suffixes: Sequence[str] = TABLE_SUFFIXES
 ) -> dict[str, Path]:
     """Find the file of each split. ``names``: subfolders to try if ``folder`` itself has no matching files."""
     if not folder.is_dir():

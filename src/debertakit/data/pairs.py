@@ -24,10 +24,11 @@ def read_pairs(source: Path, target: Path | None = None, fields: tuple[str, str]
     rows = _columns(source, fields, problems) if target is None else _lines(source, target)
     pairs = []
     for number, sides in rows:
-        if not all(isinstance(side, str) for side in sides):
+        texts = [" ".join(side.split()) for side in sides if isinstance(side, str)]
+        if len(texts) < len(sides):
             problems.skip(number, "not a text", shorten(next(side for side in sides if not isinstance(side, str))))
             continue
-        pair = Pair(*(" ".join(side.split()) for side in sides))
+        pair = Pair(*texts)
         if pair.source and pair.target:
             pairs.append(pair)
         else:
@@ -41,14 +42,14 @@ def lines_of(path: Path) -> list[str]:
     return path.read_text(encoding="utf-8-sig").removesuffix("\n").split("\n")
 
 
-def _lines(source: Path, target: Path) -> Iterator[tuple[int | str, tuple]]:
+def _lines(source: Path, target: Path) -> Iterator[tuple[int | str, tuple[object, ...]]]:
     sides = [lines_of(path) for path in (source, target)]
     if len(sides[0]) != len(sides[1]):
         raise ValueError(f"{source} has {len(sides[0]):,} lines and {target} {len(sides[1]):,}: they are not parallel")
     return enumerate(zip(*sides, strict=True), 1)
 
 
-def _columns(path: Path, fields: tuple[str, str], problems: Problems) -> Iterator[tuple[int | str, tuple]]:
+def _columns(path: Path, fields: tuple[str, str], problems: Problems) -> Iterator[tuple[int | str, tuple[object, ...]]]:
     for place, row in enumerate(table_rows(path, problems, fields)):
         missing = [name for name in fields if name not in row.values]
         if missing and not place:

@@ -19,7 +19,7 @@ from debertakit.text.documents import MAX_LINE
 T = TypeVar("T")
 Quoting = Literal["none", "csv"]
 JSON_LINES = (".jsonl", ".ndjson")
-SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES, ".json", ".parquet")
+TABLE_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES, ".json", ".parquet")
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or half of a surrogate pair escaped in JSON
 _SPACE = re.compile(r"[\s,]*")

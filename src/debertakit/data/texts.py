@@ -10,8 +10,8 @@ from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
 
-Label = str | tuple[str, ...] | float
-ReadLabel = Callable[[object], Label | None]
+LabelValue = str | tuple[str, ...] | float
+ReadLabel = Callable[[object], LabelValue | None]
 """Cell value -> label, or None if it has none. Raises ValueError("reason", "detail") for an invalid label."""
 
 

@@ -41,8 +41,12 @@ def attribute(
     *,
     label: int | None = None,
     steps: int = 64,
+    max_length: int | None = None,
 ) -> Attribution:
-    """Score the tokens for a label (None: the most probable) of our or transformers' sequence classifier."""
+    """Score the tokens for a label (None: the most probable) of our or transformers' sequence classifier.
+
+    Texts are truncated to ``max_length`` tokens; None: no limit.
+    """
     try:
         from captum.attr import IntegratedGradients
     except ImportError:
@@ -50,7 +54,14 @@ def attribute(
     if not text.strip():
         raise ValueError("the text is empty")
     model.eval()
-    encoded = tokenizer(text, pair, return_tensors="pt", return_special_tokens_mask=True)
+    encoded = tokenizer(
+        text,
+        pair,
+        truncation=max_length is not None,
+        max_length=max_length,
+        return_tensors="pt",
+        return_special_tokens_mask=True,
+    )
     ids = encoded["input_ids"]
     special = encoded["special_tokens_mask"].bool()
     table = model.get_input_embeddings()

@@ -89,7 +89,7 @@ def _attributions(texts: list[str], model: str, pair: str | None) -> list[str]:
     classifier, tokenizer = saved.network(), saved.tokenizer()
     lines = []
     for text in texts:
-        found = attribute(classifier, tokenizer, text, pair)
+        found = attribute(classifier, tokenizer, text, pair, max_length=saved.settings.max_length)
         lines.append(
             f"{found.label}: token scores sum to {sum(found.scores):+.3f}; the logit changes by {found.change:+.3f}"
         )

@@ -33,7 +33,7 @@ class Hyperparameters:
 DEFAULT = Hyperparameters(epochs=3, warmup=0.1, lr=2e-5, batch_size=32, cls_dropout=0.1)
 """For the user's own data."""
 
-LENGTHS = {
+MAX_LENGTHS = {
     "mnli": 256,
     "cola": 64,
     "qnli": 512,
@@ -191,7 +191,7 @@ def hyperparameters(task: str, size: Size, *, sift: bool = False) -> Hyperparame
     if sift and like == "mnli" and size in _SIFT_MNLI:
         epochs, warmup, lr, weight = _SIFT_MNLI[size]
         chosen = replace(chosen, epochs=epochs, warmup=warmup, lr=lr, sift_lambda=weight)
-    return replace(chosen, max_length=LENGTHS.get(task))
+    return replace(chosen, max_length=MAX_LENGTHS.get(task))
 
 
 def model_size(name: str, layers: int, hidden: int) -> Size:

@@ -8,7 +8,7 @@ SEQ2SEQ_TASKS = ("translation", "summarisation")
 
 
 @dataclass(frozen=True)
-class Columns:
+class ColumnOptions:
     text: str | None = None
     """Text column."""
     pair: str | None = None

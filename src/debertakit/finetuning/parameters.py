@@ -36,7 +36,7 @@ def add_lora(model: PreTrainedModel, rank: int) -> Any:
 
 def parameter_groups(
     model: PreTrainedModel, decayed: set[str], lr: float, weight_decay: float, layer_decay: float
-) -> list[dict]:
+) -> list[dict[str, object]]:
     """AdamW groups. Depth d of D (embeddings 0, layer i: i + 1, head D) has rate lr * layer_decay ** (D - d)."""
     names = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     top = 2 + max((int(match[1]) for name in names if (match := LAYER.search(name))), default=-1)

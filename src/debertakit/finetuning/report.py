@@ -194,7 +194,9 @@ def calibration(confidence: np.ndarray, right: np.ndarray) -> Section:
     return Section("Calibration", ("confidence", "examples", "mean confidence", "accuracy"), rows, note, svg(draw, 4))
 
 
-def expected_calibration_error(confidence: np.ndarray, right: np.ndarray) -> tuple[float, list[tuple]]:
+def expected_calibration_error(
+    confidence: np.ndarray, right: np.ndarray
+) -> tuple[float, list[tuple[str, int, float, float]]]:
     """Return the ECE and, for each non-empty bin, its range, count, mean confidence and accuracy."""
     bins = np.minimum((confidence * BINS).astype(int), BINS - 1)
     rows = []

@@ -36,12 +36,12 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Result:
+class RunResult:
     folder: Path
     scores: dict[str, float]
     """Dev scores; with several seeds, their means."""
     seconds: float
-    runs: list["Result"] = field(default_factory=list)
+    runs: list["RunResult"] = field(default_factory=list)
     """One result per seed, if there are several."""
     signatures: dict[str, str] = field(default_factory=dict)
     """sacreBLEU's signatures, which say how a score was computed."""
@@ -66,7 +66,9 @@ def seed_folders(out: Path, seed: int, seeds: int) -> dict[int, Path]:
     return {seed: out} if seeds == 1 else {number: out / f"seed-{number}" for number in range(seed, seed + seeds)}
 
 
-def run_seeds(out: Path, folders: Mapping[int, Path], record: Record, run: Callable[[int, Path], Result]) -> Result:
+def run_seeds(
+    out: Path, folders: Mapping[int, Path], record: Record, run: Callable[[int, Path], RunResult]
+) -> RunResult:
     """Run every seed, one after the other, and summarise several. ``record``: run.json of the first seed."""
     results = [run(seed, folder) for seed, folder in folders.items()]
     if len(results) == 1:
@@ -74,7 +76,7 @@ def run_seeds(out: Path, folders: Mapping[int, Path], record: Record, run: Calla
     scores = {name: float(np.mean([each.scores[name] for each in results])) for name in results[0].scores}
     rows = [(each.folder.name, each.scores) for each in results]
     on_main(lambda: write_summary(out, record, rows))
-    return Result(out, scores, sum(each.seconds for each in results), results, results[0].signatures)
+    return RunResult(out, scores, sum(each.seconds for each in results), results, results[0].signatures)
 
 
 # ------------------------------------------------------------------------------------------------------------ one run
@@ -110,7 +112,7 @@ def recorded_precision(runs: Iterable[Path]) -> str | None:
     return None
 
 
-def open_run(out: Path, record: Record, resume: bool) -> Result | None:
+def open_run(out: Path, record: Record, resume: bool) -> RunResult | None:
     """Create ``OUT.part``, or check that the run in it can resume. Returns the result if the run is finished."""
     part = temporary_path(out)
     for folder in (out, part):
@@ -127,7 +129,7 @@ def open_run(out: Path, record: Record, resume: bool) -> Result | None:
                     )
             if folder == out:
                 metrics = read_json(out / "metrics.json")
-                return Result(out, metrics["dev"], metrics["seconds"], signatures=metrics.get("signatures", {}))
+                return RunResult(out, metrics["dev"], metrics["seconds"], signatures=metrics.get("signatures", {}))
     part.mkdir(parents=True, exist_ok=True)
     write_json(part / "run.json", record)
     return None

@@ -22,7 +22,7 @@ from debertakit.finetuning import report
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.runs import (
-    Result,
+    RunResult,
     check_folders,
     close_run,
     is_main,
@@ -39,10 +39,10 @@ from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
 from debertakit.finetuning.train import hold_out
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.generation.writing import load_writer, write_all
+from debertakit.loading import describe
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.text_scores import check, resampled_score, text_scores
-from debertakit.text.tokenizers import load_tokenizer
 
 TASKS = {"translation": ("bleu", "bleu"), "summarisation": ("rouge", "rouge1")}
 """Task -> its scores (text_scores.py), and the score that ``compare_runs`` uses."""
@@ -74,7 +74,7 @@ class PairFiles:
 
 
 @dataclass(frozen=True)
-class Job:
+class PairJob:
     """Data and settings shared by all seeds."""
 
     model: str
@@ -111,7 +111,7 @@ def finetune_pairs(
     seed: int = Seeds.seed,
     seeds: int = Seeds.seeds,
     resume: bool = False,
-) -> Result:
+) -> RunResult:
     """Fine-tune a DeBERTa-D, or a DeBERTa encoder with a new decoder, on ``task``: translation or summarisation.
 
     ``dev``: None holds out a tenth of ``train``. The checkpoint with the lowest dev loss is kept.
@@ -128,8 +128,8 @@ def finetune_pairs(
     else:
         held_out = dev.read() if isinstance(dev, PairFiles) else list(dev)
     files = {**_files(train, "train"), **_files(dev, "dev")}
-    tokenizer = load_tokenizer(model)
-    job = Job(str(model), task, tokenizer, pairs, held_out, replace(options, precision=precision), files)
+    tokenizer = describe(model).tokenizer()
+    job = PairJob(str(model), task, tokenizer, pairs, held_out, replace(options, precision=precision), files)
     if is_main():
         print(precision_line(precision, best_device()), file=sys.stderr)
     return run_seeds(folder, folders, job.record(seed), lambda number, each: run(job, number, each, resume))
@@ -152,7 +152,7 @@ def load_for_pairs(model: str | Path, tokenizer: Tokenizer, decoder_layers: int 
     return DebertaForSeq2SeqLM.from_encoder(model, decoder_layers, tokenizer)
 
 
-def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
+def run(job: PairJob, seed: int, out: Path, resume: bool) -> RunResult:
     """Train one seed and write its folder."""
     if finished := on_main(lambda: open_run(out, job.record(seed), resume)):
         return finished
@@ -162,7 +162,7 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
     seconds = trainer.elapsed
     scores = score_texts(network.eval(), job.tokenizer, job.dev, job.options, scores_of(job.task))
     on_main(lambda: finish(job, trainer, scores, seed, seconds, out))
-    return Result(out, scores.figures, seconds, signatures=scores.signatures)
+    return RunResult(out, scores.figures, seconds, signatures=scores.signatures)
 
 
 def train_pairs(
@@ -181,7 +181,7 @@ def train_pairs(
     return trainer
 
 
-def finish(job: Job, trainer: Seq2SeqTrainer, scores: "TextScores", seed: int, seconds: float, out: Path) -> None:
+def finish(job: PairJob, trainer: Seq2SeqTrainer, scores: "TextScores", seed: int, seconds: float, out: Path) -> None:
     """Write the model, texts, metrics and reports, then rename the folder to ``out``."""
     part = temporary_path(out)
     trainer.model.save_pretrained(part)
@@ -255,7 +255,7 @@ def evaluate_pairs(
     chosen = pairs.read() if isinstance(pairs, PairFiles) else pairs
     if not is_seq2seq(model):
         raise ValueError(f"{model} is not a DeBERTa-D; train one with deberta finetune --task {task}")
-    scores = score_texts(load_writer(model), load_tokenizer(model), chosen, saved_options(Path(model)), metric)
+    scores = score_texts(load_writer(model), describe(model).tokenizer(), chosen, saved_options(Path(model)), metric)
     if out is not None:
         Path(out).mkdir(parents=True, exist_ok=True)
         write_text(Path(out) / "written.txt", "".join(f"{text}\n" for text in scores.texts))

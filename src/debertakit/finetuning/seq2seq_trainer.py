@@ -33,7 +33,7 @@ from transformers import (
 from debertakit.data.pairs import Pair
 from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.runs import world_size
-from debertakit.finetuning.trainer import Batch, RunTrainer
+from debertakit.finetuning.trainer import Batch, RunTrainer, training_arguments
 from debertakit.model import IGNORED
 from debertakit.precision import autocast, best_device
 from debertakit.protocols import Tokenizer
@@ -137,28 +137,18 @@ class Seq2SeqTrainer(RunTrainer):
         elif world_size() > 1:
             raise ValueError("minutes works in one process only; with torchrun, use --epochs")
         every = min(options.evaluate_every, self.steps)
-        args = TrainingArguments(
-            output_dir=str(folder / "checkpoints"),
+        args = training_arguments(
+            folder,
+            seed,
+            every,
             max_steps=self.steps,
             learning_rate=options.lr,
             per_device_train_batch_size=1,  # an item is a batch
             weight_decay=options.weight_decay,
             adam_beta2=0.98,
-            eval_strategy="steps",
-            save_strategy="steps",
-            eval_steps=every,
-            save_steps=every,
-            save_total_limit=1,
-            load_best_model_at_end=True,
             metric_for_best_model="loss",
             greater_is_better=False,
             logging_steps=max(1, min(100, every // 10)),
-            report_to="none",
-            seed=seed,
-            disable_tqdm=True,
-            remove_unused_columns=False,
-            dataloader_pin_memory=torch.cuda.is_available(),
-            log_level="error",
             use_cpu=best_device().type == "cpu",  # accelerate needs it to connect processes without GPUs
         )
         stop = [EarlyStoppingCallback(options.early_stopping)] if options.early_stopping else []

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel, TrainingArguments
+from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel
 
 from debertakit.config import DebertaConfig
 from debertakit.data.examples import Example, Question, gold
@@ -30,7 +30,7 @@ from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
 from debertakit.finetuning.runs import (
     Record,
-    Result,
+    RunResult,
     check_folders,
     close_run,
     open_run,
@@ -40,8 +40,8 @@ from debertakit.finetuning.runs import (
     world_size,
 )
 from debertakit.finetuning.sift import Sift
-from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead
-from debertakit.loading import TaskSettings, load_config, load_for_training, load_tokenizer_of, longest_input
+from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead, training_arguments
+from debertakit.loading import TaskSettings, describe, load_config, load_for_training, longest_input
 from debertakit.model import DebertaModel
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.tasks import suites
@@ -101,7 +101,7 @@ def finetune(
     seeds: int = Seeds.seeds,
     resume: bool = False,
     **others: Any,
-) -> Result:
+) -> RunResult:
     """Fine-tune ``model`` (a folder or hub name) on a benchmark (``task`` and ``data``) or on your own files.
 
     ``others``: column names (text, pair, label, ...; see ``own.own_task``) and fields of ``FinetuneOptions``.
@@ -173,7 +173,7 @@ def hold_out(examples: Sequence[T]) -> tuple[list[T], list[T]]:
 
 def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: FinetuneOptions) -> Job:
     """Fill in unset options, choose the maximum length, and tokenise."""
-    tokenizer = load_tokenizer_of(model)
+    tokenizer = describe(model).tokenizer()
     labels = task.labels if task.labels is not None else find_labels(task.kind, splits["train"])
     network = without_weights(model)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
@@ -204,7 +204,7 @@ def without_weights(model: str) -> PreTrainedModel:
         return DebertaModel(config) if isinstance(config, DebertaConfig) else AutoModel.from_config(config)
 
 
-def run(job: Job, seed: int, out: Path, resume: bool) -> Result:
+def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
     """Train one seed and write its folder."""
     if finished := open_run(out, job.record(seed), resume):
         return finished
@@ -245,8 +245,10 @@ def make_trainer(
     assert options.batch_size is not None
     steps = math.ceil(len(job.train.rows) / options.batch_size)
     every = min(options.evaluate_every or steps, total_steps(job))
-    arguments = TrainingArguments(
-        output_dir=str(part / "checkpoints"),
+    arguments = training_arguments(
+        part,
+        seed,
+        every,
         num_train_epochs=options.epochs,
         learning_rate=options.lr,
         per_device_train_batch_size=max(1, options.batch_size // options.gradient_accumulation),
@@ -254,21 +256,9 @@ def make_trainer(
         warmup_steps=options.warmup,
         weight_decay=options.weight_decay,
         adam_epsilon=1e-6,
-        eval_strategy="steps",
-        save_strategy="steps",
-        eval_steps=every,
-        save_steps=every,
-        save_total_limit=1,
-        load_best_model_at_end=True,
         metric_for_best_model=job.task.metric,
         greater_is_better=True,
         logging_steps=max(1, every // 10),
-        report_to="none",
-        seed=seed,
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        dataloader_pin_memory=torch.cuda.is_available(),
-        log_level="error",
     )
     weights = None
     if options.balanced:
@@ -295,7 +285,7 @@ def make_trainer(
 
 def finish(
     job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[report.Figures], figures: dict[str, float]
-) -> Result:
+) -> RunResult:
     """Write the model, predictions, metrics and reports, then rename the folder to ``out``."""
     part = temporary_path(out)
     evaluator.model.save_pretrained(part)
@@ -320,4 +310,4 @@ def finish(
     errors = report.errors(job.task.kind, dev, job.encoder.labels)
     report.write_report(part, job.record(seed), metrics, history, errors)
     close_run(out)
-    return Result(out, dev.scores, figures["seconds"])
+    return RunResult(out, dev.scores, figures["seconds"])

@@ -33,6 +33,26 @@ MOST_SKIPPED = 10
 """Stop after this many consecutive steps whose gradient is not finite."""
 
 
+def training_arguments(folder: Path, seed: int, every: int, **own: object) -> TrainingArguments:
+    """Evaluate and save every ``every`` steps, keep the best checkpoint, print nothing. ``own``: more arguments."""
+    return TrainingArguments(
+        output_dir=str(folder / "checkpoints"),
+        eval_strategy="steps",
+        save_strategy="steps",
+        eval_steps=every,
+        save_steps=every,
+        save_total_limit=1,
+        load_best_model_at_end=True,
+        report_to="none",
+        seed=seed,
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        log_level="error",
+        **own,
+    )
+
+
 class RunTrainer(Trainer):
     """A Trainer with our evaluation, precision and log. Subclasses define the order of the examples and the loss."""
 

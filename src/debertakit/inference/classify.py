@@ -8,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from debertakit.data.examples import Example, Kind, TextExample
+from debertakit.inference.options import ZeroShotOptions
 from debertakit.inference.predictor import Input, InputField, Network, Predictor, Result
 from debertakit.loading import labels_of, sequence_kind
 from debertakit.protocols import Tokenizer
@@ -98,7 +99,7 @@ class ZeroShotClassifier(Predictor[Classification]):
         tokenizer: Tokenizer,
         *,
         labels: Sequence[str] = (),
-        template: str = "This example is {}.",
+        template: str = ZeroShotOptions.template,
         multi_label: bool = False,
         **options: Any,
     ):

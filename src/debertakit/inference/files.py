@@ -49,7 +49,7 @@ class Counts:
 
 
 def predict_file(
-    predictor: Predictor,
+    predictor: Predictor[Result],
     source: str | Path,
     out: str | Path,
     *,
@@ -99,11 +99,13 @@ def predict_file(
     return replace(counts, errors=counts.errors + len(problems.skipped))
 
 
-def predict_rows(predictor: Predictor, block: Sequence[TableRow], columns: Mapping[str, str]) -> list[RowPrediction]:
+def predict_rows(
+    predictor: Predictor[Result], block: Sequence[TableRow], columns: Mapping[str, str]
+) -> list[RowPrediction]:
     """Return the prediction or the error of each row."""
     items = [_value_or_error(partial(_input, predictor, row, columns)) for row in block]
     usable = [item for item in items if not isinstance(item, str)]
-    results: list[Result] | list[Result | str] | str = _value_or_error(partial(predictor, usable)) if usable else []
+    results: list[Result] | list[Result | str] | str = _value_or_error(lambda: predictor(usable)) if usable else []
     if isinstance(results, str):  # one input failed the batch: run each input alone
         results = [_value_or_error(partial(predictor, item)) for item in usable]
     remaining = iter(results)
@@ -126,7 +128,7 @@ def _value_or_error(work: Callable[[], Returned]) -> Returned | str:
         return str(error)
 
 
-def check_columns(predictor: Predictor, names: Collection[str], columns: Mapping[str, str]) -> None:
+def check_columns(predictor: Predictor[Result], names: Collection[str], columns: Mapping[str, str]) -> None:
     """Raise if a required or mapped column is missing, or if the input already has an output column."""
     known = [field.name for field in predictor.fields]
     for name in columns:
@@ -144,7 +146,7 @@ def check_columns(predictor: Predictor, names: Collection[str], columns: Mapping
             raise ValueError(f"the input has a column {name!r}, which the output adds; rename it")
 
 
-def _input(predictor: Predictor, row: TableRow, columns: Mapping[str, str]) -> Input:
+def _input(predictor: Predictor[Result], row: TableRow, columns: Mapping[str, str]) -> Input:
     replaceable = {field.instead_of for field in predictor.fields}
     item = {}
     for field in predictor.fields:
@@ -225,7 +227,7 @@ class JobRecord(TypedDict):
     block: int
 
 
-def _job(predictor: Predictor, source: Path, columns: Mapping[str, str], name: str) -> JobRecord:
+def _job(predictor: Predictor[Result], source: Path, columns: Mapping[str, str], name: str) -> JobRecord:
     name = name or getattr(predictor.model, "name_or_path", "")
     folder = Path(name)
     files = sorted(folder.iterdir()) if name and folder.is_dir() else []

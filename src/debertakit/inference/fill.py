@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from debertakit.inference.options import FillOptions
 from debertakit.inference.predictor import Input, InputField, Network, Predictor, Result
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.padding import pack_input
@@ -34,7 +35,7 @@ class Filled(Result):
         return ";".join(mask[0].token for mask in self.masks)
 
 
-def fill_mask(text: str, model: Network, tokenizer: Tokenizer, top: int = 5) -> list[list[Candidate]]:
+def fill_mask(text: str, model: Network, tokenizer: Tokenizer, top: int = FillOptions.top) -> list[list[Candidate]]:
     """Return the ``top`` most probable tokens for each mask in ``text``, from left to right."""
     return MaskFiller(model, tokenizer, top=top)(text).masks
 
@@ -46,7 +47,7 @@ class MaskFiller(Predictor[Filled]):
     head = "MaskedLM"
     fields = (InputField("text", example="Paris is the [MASK] of France."),)
 
-    def __init__(self, model: Network, tokenizer: Tokenizer, *, top: int = 5, **options: Any):
+    def __init__(self, model: Network, tokenizer: Tokenizer, *, top: int = FillOptions.top, **options: Any):
         if tokenizer.mask_token is None:
             raise ValueError("this tokenizer has no mask token")
         if top < 1:
@@ -72,6 +73,9 @@ class MaskFiller(Predictor[Filled]):
             if row.tokens > self.max_length and not ours and self.long != "whole":
                 raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
         return rows
+
+    def masks(self, row: TokenRow) -> int:
+        return row.ids[0].count(self.tokenizer.mask_token_id)
 
     def forward(self, batch: dict[str, Tensor], rows: Sequence[TokenRow]) -> list[np.ndarray]:
         """Return [masks, top, 2] for each row: token id and probability."""

@@ -24,24 +24,23 @@ from torch import Tensor, nn
 from transformers.utils import ModelOutput
 
 from debertakit import heads
-from debertakit.config import DebertaConfig
 from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
-from debertakit.inference.onnx_graph import EncoderGraph, Graph
-from debertakit.loading import copy_settings, describe
+from debertakit.inference.onnx_graph import FLOAT, EncoderGraph, Graph
+from debertakit.inference.options import OLDEST_OPSET, ExportOptions
+from debertakit.loading import SavedModel, copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 from debertakit.protocols import Tokenizer
 
 if TYPE_CHECKING:
     import onnx
 
-OPSET = 20  # the first opset with Gelu
 IR_VERSION = 10
-FLOAT, INT64 = 1, 7  # ONNX element types
+INT64 = 7  # ONNX element type
 ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
 
 logger = logging.getLogger(__name__)
-Outputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
+GraphOutputs = dict[str, tuple[str, list[str | int]]]  # name -> value, shape
 
 
 def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
@@ -49,11 +48,11 @@ def _hidden(encoder: EncoderGraph, segments: str | None) -> str:
     return encoder.without_padding(encoder.rectangle(encoder.encode(segments)))
 
 
-def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _bare(model: DebertaModel, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     return {"last_hidden_state": (_hidden(encoder, segments), ["batch", "length", model.config.hidden_size])}
 
 
-def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     graph, config, head = encoder.graph, model.config, model.lm_predictions.lm_head
     hidden = encoder.encode(segments, depth=encoder_depth(config))
     if config.emd_steps > 0:
@@ -68,7 +67,7 @@ def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments:
 
 def _replaced_tokens(
     model: heads.DebertaForReplacedTokenDetection, encoder: EncoderGraph, segments: str | None
-) -> Outputs:
+) -> GraphOutputs:
     graph, head = encoder.graph, model.mask_predictions
     hidden = encoder.rectangle(encoder.encode(segments))
     first = graph.op("Gather", hidden, graph.integers(0), axis=1)  # [batch, 1, hidden]
@@ -90,11 +89,15 @@ def _pooled(
     return graph.dense(pooled, "classifier", model.classifier)
 
 
-def _sequence(model: heads.DebertaForSequenceClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _sequence(
+    model: heads.DebertaForSequenceClassification, encoder: EncoderGraph, segments: str | None
+) -> GraphOutputs:
     return {"logits": (_pooled(model, encoder, segments), ["batch", model.num_labels])}
 
 
-def _multiple_choice(model: heads.DebertaForMultipleChoice, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _multiple_choice(
+    model: heads.DebertaForMultipleChoice, encoder: EncoderGraph, segments: str | None
+) -> GraphOutputs:
     shape = encoder.graph.op("Shape", "input_ids", start=0, end=2)
     logits = encoder.graph.op("Reshape", _pooled(model, encoder, segments), shape)
     return {"logits": (logits, ["batch", "choices"])}
@@ -105,18 +108,18 @@ def _per_token(encoder: EncoderGraph, segments: str | None, name: str, classifie
     return encoder.rectangle(encoder.graph.dense(rows, name, classifier))
 
 
-def _tokens(model: heads.DebertaForTokenClassification, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _tokens(model: heads.DebertaForTokenClassification, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     logits = _per_token(encoder, segments, "classifier", model.classifier)
     return {"logits": (logits, ["batch", "length", model.num_labels])}
 
 
-def _answers(model: heads.DebertaForQuestionAnswering, encoder: EncoderGraph, segments: str | None) -> Outputs:
+def _answers(model: heads.DebertaForQuestionAnswering, encoder: EncoderGraph, segments: str | None) -> GraphOutputs:
     logits = _per_token(encoder, segments, "qa_outputs", model.qa_outputs)
     start, end = (encoder.graph.op("Gather", logits, encoder.graph.number(i), axis=2) for i in (0, 1))
     return {"start_logits": (start, ["batch", "length"]), "end_logits": (end, ["batch", "length"])}
 
 
-HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
+HEAD_GRAPHS: dict[type[DebertaPreTrainedModel], Callable[..., GraphOutputs]] = {
     DebertaModel: _bare,
     heads.DebertaForMaskedLM: _masked_lm,
     heads.DebertaForReplacedTokenDetection: _replaced_tokens,
@@ -128,14 +131,13 @@ HEADS: dict[type[DebertaPreTrainedModel], Callable[..., Outputs]] = {
 
 
 @torch.no_grad()
-def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelProto:
+def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) -> onnx.ModelProto:
     """Build the ONNX graph of a model, with its fp32 weights."""
     from onnx import helper
 
-    if type(model) not in HEADS:
-        raise ValueError(
-            f"{type(model).__name__} cannot be exported to ONNX; choose from {', '.join(c.__name__ for c in HEADS)}"
-        )
+    if type(model) not in HEAD_GRAPHS:
+        known = ", ".join(cls.__name__ for cls in HEAD_GRAPHS)
+        raise ValueError(f"{type(model).__name__} cannot be exported to ONNX; choose from {known}")
     if model.dtype != torch.float32:
         raise ValueError(f"export needs fp32 weights, and these are {model.dtype}; convert them with model.float()")
     model.eval()
@@ -148,7 +150,7 @@ def onnx_model(model: DebertaPreTrainedModel, opset: int = OPSET) -> onnx.ModelP
         shape = graph.op("Concat", graph.integers(-1), length, axis=0)
         values = [graph.op("Reshape", name, shape) for name in names]
     encoder = EncoderGraph(graph, backbone, *values[:2])
-    outputs = HEADS[type(model)](model, encoder, values[2] if len(values) > 2 else None)
+    outputs = HEAD_GRAPHS[type(model)](model, encoder, values[2] if len(values) > 2 else None)
     for name, (value, _) in outputs.items():
         graph.nodes.append(helper.make_node("Identity", [value], [name]))
     axes = ["batch", "choices", "length"] if many else ["batch", "length"]
@@ -171,8 +173,8 @@ def export_onnx(
     out: str | Path,
     *,
     tokenizer: Tokenizer | None = None,
-    int8: bool = False,
-    opset: int = OPSET,
+    int8: bool = ExportOptions.int8,
+    opset: int = ExportOptions.opset,
 ) -> Path:
     """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.
 
@@ -182,15 +184,18 @@ def export_onnx(
     import onnx
 
     newest = onnx.defs.onnx_opset_version()
-    if not OPSET <= opset <= newest:
+    if not OLDEST_OPSET <= opset <= newest:
         raise ValueError(
-            f"opset {opset} is not supported; choose {OPSET} to {newest} (the newest of onnx {onnx.__version__})"
+            f"opset {opset} is not supported; choose {OLDEST_OPSET} to {newest} (the newest of onnx {onnx.__version__})"
         )
-    source = None
-    if not isinstance(model, DebertaPreTrainedModel):
-        source = Path(model)
-        tokenizer = tokenizer or _tokenizer_of(model)
-        model = _load(model)
+    if isinstance(model, DebertaPreTrainedModel):
+        saved, network = None, model
+    else:
+        saved = describe(model)
+        if not saved.ours:
+            raise ValueError(f"{saved} is a {saved.config.model_type} model; only DeBERTa models can be exported")
+        tokenizer = tokenizer or _tokenizer_of(saved)
+        network = saved.network()
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out) as folder:  # a failed export leaves no partial files in out
@@ -198,21 +203,21 @@ def export_onnx(
         written.mkdir()
         full.mkdir()
         target = (full if int8 else written) / "model.onnx"
-        proto = onnx_model(model, opset)
+        proto = onnx_model(network, opset)
         big = sum(len(constant.raw_data) for constant in proto.graph.initializer) > ONE_FILE
         onnx.save(proto, target, save_as_external_data=big, location="model.onnx.data")
         del proto
         if int8:
             quantise(target, written / "model.onnx", big)
-        config = type(model.config)(**{**model.config.to_dict(), "architectures": [type(model).__name__]})
+        config = type(network.config)(**{**network.config.to_dict(), "architectures": [type(network).__name__]})
         config.save_pretrained(written)
         if tokenizer is not None:
             tokenizer.save_pretrained(written)
         for file in written.iterdir():
             with replacing(out / file.name) as temporary:
                 shutil.move(file, temporary)
-    if source is not None:
-        copy_settings(source, out)
+    if saved is not None:
+        copy_settings(saved, out)
     return out / "model.onnx"
 
 
@@ -228,7 +233,7 @@ class OnnxModel:
         file = Path(folder) / "model.onnx"
         if not file.is_file():
             raise ValueError(f"no model.onnx in {folder}; create it with deberta export onnx MODEL --out {folder}")
-        self.config = DebertaConfig.from_pretrained(folder)
+        self.config = describe(folder).config
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -278,19 +283,9 @@ def _require() -> None:
         raise ImportError(f"export to ONNX needs {error.name}: pip install 'debertakit[onnx]'") from None
 
 
-def _load(name: str | Path) -> DebertaPreTrainedModel:
-    """Load the class that the config names. Microsoft's own files name none and load as the bare encoder."""
-    saved = describe(name)
-    if not saved.ours:
-        raise ValueError(f"{name} is a {saved.config.model_type} model; only DeBERTa models can be exported")
-    return saved.network()
-
-
-def _tokenizer_of(name: str | Path) -> Tokenizer | None:
-    from debertakit.text.tokenizers import load_tokenizer
-
+def _tokenizer_of(saved: SavedModel) -> Tokenizer | None:
     try:
-        return load_tokenizer(name)
+        return saved.tokenizer()
     except ValueError as error:
         logger.warning("exporting without a tokenizer: %s", error)
         return None

@@ -31,7 +31,7 @@ from debertakit.model import DebertaConv, DebertaLayer, DebertaModel, Disentangl
 if TYPE_CHECKING:
     import onnx
 
-MASKED = -1e9  # finite, so that a sequence with only padding gives no NaN
+MASKED_SCORE = -1e9  # finite, so that a sequence with only padding gives no NaN
 FLOAT, INT32 = 1, 6  # ONNX element types
 
 ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
@@ -118,7 +118,7 @@ class EncoderGraph:
         self.batch, self.length = op("Shape", ids, start=0, end=1), op("Shape", ids, start=1, end=2)
         self.columns = op("Range", graph.number(0), op("Squeeze", self.length), graph.number(1))
         self.mask = op("Cast", mask, to=FLOAT)
-        padding = op("Mul", op("Sub", graph.number(1.0), self.mask), graph.number(MASKED))
+        padding = op("Mul", op("Sub", graph.number(1.0), self.mask), graph.number(MASKED_SCORE))
         self.padding = op("Unsqueeze", padding, graph.integers(1, 2))  # [batch, 1, 1, length]
         unsupported = [term for term in self.config.pos_att_type if term not in FUSED_TERMS]
         if unsupported:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 Backend = Literal["torch", "onnx"]
+OLDEST_OPSET = 20  # the first ONNX opset with Gelu
 
 
 @dataclass(frozen=True)
@@ -67,7 +68,7 @@ class FileOptions:
 class ExportOptions:
     int8: bool = False
     """Quantise linear layers (dynamic, per channel)."""
-    opset: int = 20
+    opset: int = OLDEST_OPSET
     """ONNX opset version, 20 or later."""
 
 

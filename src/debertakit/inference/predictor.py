@@ -95,7 +95,7 @@ class Result(ABC):
         """The short answer: what the command line prints and the column ``prediction`` holds."""
 
 
-R = TypeVar("R", bound=Result)
+R = TypeVar("R", bound=Result, covariant=True)
 Item = TypeVar("Item", str, Input)
 
 
@@ -196,6 +196,10 @@ class Predictor(ABC, Generic[R]):
     def examples(self, items: Sequence[Input]) -> list[Example]:
         """Return the inputs as examples without labels."""
         return [TextExample("", item["text"], item.get("pair")) for item in items]
+
+    def masks(self, row: TokenRow) -> int:
+        """Masks to fill in a row. The logits of a mask are as wide as the vocabulary, so the server limits them."""
+        return 0
 
     @torch.inference_mode()
     def run(self, rows: Sequence[TokenRow]) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ from debertakit.data.tables import TableRow
 from debertakit.files import replacing
 from debertakit.inference.files import Counts, check_columns, predict_rows
 from debertakit.inference.output import append_predictions
-from debertakit.inference.predictor import LOOK_AHEAD, Predictor
+from debertakit.inference.predictor import LOOK_AHEAD, Predictor, Result
 from debertakit.inference.tasks import load
 
 
@@ -34,7 +34,7 @@ class Stage:
 
 
 def predict_with_ray(
-    predictor: Predictor,
+    predictor: Predictor[Result],
     model: str,
     task: str | None,
     options: dict[str, Any],
@@ -88,7 +88,7 @@ def _ray() -> ModuleType:
     return ray
 
 
-def _check(predictor: Predictor, source: Path, out: Path, columns: dict[str, str]) -> None:
+def _check(predictor: Predictor[Result], source: Path, out: Path, columns: dict[str, str]) -> None:
     """Validate the arguments before the cluster starts."""
     if out.exists():
         raise ValueError(f"{out} already exists; choose another name or remove it")

@@ -7,7 +7,7 @@ load("my-nli-model", "zero-shot", labels=["sport", "politics"])("the match ended
 
 import difflib
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from debertakit.attention.projections import freeze_positions
 from debertakit.inference.answer import QuestionAnswerer
@@ -15,13 +15,13 @@ from debertakit.inference.choose import OptionChooser
 from debertakit.inference.classify import PairScorer, TextClassifier, ZeroShotClassifier
 from debertakit.inference.embed import Embedder
 from debertakit.inference.fill import MaskFiller
-from debertakit.inference.predictor import Network, Predictor
+from debertakit.inference.options import Backend, LoadOptions
+from debertakit.inference.predictor import Network, Predictor, Result
 from debertakit.inference.tag import EntityTagger
 from debertakit.loading import SavedModel, describe
 from debertakit.precision import best_device
 
-Backend = Literal["torch", "onnx"]
-PREDICTORS: dict[str, type[Predictor]] = {
+PREDICTORS: dict[str, type[Predictor[Result]]] = {
     predictor.task: predictor
     for predictor in (
         TextClassifier,
@@ -37,13 +37,14 @@ PREDICTORS: dict[str, type[Predictor]] = {
 """Predictor of each task. For a head that several predictors use, the first is the default."""
 
 
-def load(model: str | Path, task: str | None = None, *, backend: Backend = "torch", **options: Any) -> Predictor:
+def load(
+    model: str | Path, task: str | None = None, *, backend: Backend = LoadOptions.backend, **options: Any
+) -> Predictor[Any]:
     """Load a predictor from a folder or hub name. ``task``: a name in PREDICTORS; default: the task of the head.
 
     The folder's own settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.
     """
-    if backend not in ("torch", "onnx"):
-        raise ValueError(f"unknown backend {backend!r}; choose torch or onnx")
+    LoadOptions(backend)  # raises if there is no such backend
     saved = describe(model)
     if task is None:
         cls = next((cls for cls in PREDICTORS.values() if cls.head == saved.head), Embedder)
@@ -69,7 +70,7 @@ def _network(saved: SavedModel, head: str, backend: Backend) -> Network:
         return network
     from debertakit.inference.onnx import OnnxModel
 
-    graph = OnnxModel(saved.name)
+    graph = OnnxModel(str(saved))
     if not head and "last_hidden_state" not in graph.outputs:
         found = ", ".join(graph.outputs)
         raise ValueError(f"{saved}: embed needs the graph of a bare encoder; this graph outputs {found}")

@@ -10,13 +10,13 @@ The final [SEP] of a sequence is predicted too.
 import torch
 from torch import Tensor
 
-from debertakit.objectives.base import Attention, Backbone, Context, Objective, Outcome, Targets, View, causal_view
+from debertakit.objectives.base import AttentionMode, Backbone, Context, Objective, Outcome, Targets, View, causal_view
 from debertakit.text.packing import PackedBatch
 
 
 class AutoregressiveLanguageModelling(Objective):
     view = "causal"
-    attention: Attention = "causal"
+    attention: AttentionMode = "causal"
     pipeline_tag = "text-generation"
 
     def __init__(self, backbone: Backbone):

@@ -17,7 +17,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from debertakit.decoding import read_rows
 from debertakit.generation.seq2seq import Source
-from debertakit.objectives.base import Attention, Backbone, View
+from debertakit.objectives.base import AttentionMode, Backbone, View
 from debertakit.protocols import Tokenizer
 
 Head = Callable[[PreTrainedModel, Tensor], Tensor]
@@ -46,7 +46,7 @@ class Family:
     """The language model: masked, permuted, causal or encoder-decoder."""
     word_head: Head
     backbone: "Callable[[PreTrainedModel, Family], Backbone]"
-    attention: tuple[Attention, ...] = ("bidirectional",)
+    attention: tuple[AttentionMode, ...] = ("bidirectional",)
     examples: Mapping[str, str] = field(default_factory=dict)
     """How to use a trained model, one line for each pipeline tag of the hub."""
     pair_class: type[PreTrainedModel] | None = None
@@ -91,7 +91,7 @@ class StockBackbone:
         return self.model.config
 
     @property
-    def attention(self) -> tuple[Attention, ...]:
+    def attention(self) -> tuple[AttentionMode, ...]:
         return self.family.attention
 
     @property
@@ -144,7 +144,7 @@ class DebertaBackbone(StockBackbone):
     """Our DeBERTa, on packed rows."""
 
     @property
-    def attention(self) -> tuple[Attention, ...]:
+    def attention(self) -> tuple[AttentionMode, ...]:
         """A model with a convolution (v2-xlarge) cannot be causal: the convolution reads the next token."""
         return ("bidirectional",) if self.config.conv_kernel_size else self.family.attention
 

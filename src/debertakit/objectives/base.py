@@ -29,7 +29,7 @@ from debertakit.text.masking import Masked, Masking, apply
 from debertakit.text.packing import PackedBatch
 from debertakit.text.shards import Shards
 
-Attention = Literal["bidirectional", "causal", "permuted", "encoder-decoder"]
+AttentionMode = Literal["bidirectional", "causal", "permuted", "encoder-decoder"]
 """What a model must be able to do to read a view."""
 
 
@@ -108,7 +108,7 @@ class Backbone(Protocol):
     def config(self) -> PreTrainedConfig: ...
 
     @property
-    def attention(self) -> tuple[Attention, ...]: ...
+    def attention(self) -> tuple[AttentionMode, ...]: ...
 
     @property
     def knows_positions(self) -> bool:
@@ -150,7 +150,7 @@ class Objective(nn.Module):
     """One objective. If it has its own head, the head is a submodule and is saved separately from the model."""
 
     view: str = "masked"
-    attention: Attention = "bidirectional"
+    attention: AttentionMode = "bidirectional"
     decodes: bool = True
     """Whether rows come from the mask decoder (if the model has one) or from the ordinary last layer."""
     rearranges_text: bool = False

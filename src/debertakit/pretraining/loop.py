@@ -64,7 +64,7 @@ class Run:
             return self.progress.elapsed / (60 * self.config.minutes)
         return self.progress.step / self.config.steps
 
-    def autocast(self) -> AbstractContextManager:
+    def autocast(self) -> AbstractContextManager[object]:
         return autocast(self.precision, self.world.device)
 
 

@@ -8,11 +8,11 @@ from debertakit.files import replacing, write_text
 from debertakit.objectives.training_module import HEADS_FILE, TrainingModule
 from debertakit.pretraining.families import FAMILIES, LOAD
 from debertakit.pretraining.settings import PretrainConfig
-from debertakit.pretraining.state import MANIFEST, Progress
+from debertakit.pretraining.state import CHECKSUMS, Progress
 from debertakit.text.shards import Corpus
 from debertakit.training import log
 
-TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", HEADS_FILE, MANIFEST}
+TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", HEADS_FILE, CHECKSUMS}
 
 
 def finish(

@@ -21,7 +21,7 @@ from debertakit.config import DebertaConfig
 from debertakit.pretraining.recipes import recipe
 from debertakit.pretraining.settings import PretrainConfig
 
-MASKED = 0.15
+MASKED_SHARE = 0.15
 # Bytes per token, bytes/s: GPT-2's and DeBERTa v3's tokenizers on 2 MB of English Wikipedia, one busy core.
 TOKENIZERS = {"bpe": (4.56, 0.83e6), "unigram": (4.86, 0.44e6)}
 GPUS = {"V100": (125e12, 0.30, 32), "A100": (312e12, 0.40, 80), "H100": (989e12, 0.40, 80)}
@@ -72,9 +72,9 @@ def forward_macs(config: DebertaConfig, length: int, micro_tokens: int) -> float
     memory = 2 * hidden**2 + (terms - 1) * min(rows, 2 * length) * hidden
     table = terms * rows * hidden**2 / micro_tokens
     layer = per_row + memory + table
-    decoder = config.emd_steps * MASKED * per_row + memory + table if config.emd_steps > 0 else layer
+    decoder = config.emd_steps * MASKED_SHARE * per_row + memory + table if config.emd_steps > 0 else layer
     convolution = config.conv_kernel_size * hidden**2
-    head = MASKED * (hidden**2 + hidden * config.vocab_size)
+    head = MASKED_SHARE * (hidden**2 + hidden * config.vocab_size)
     return (config.num_hidden_layers - 1) * layer + decoder + convolution + head
 
 
@@ -100,7 +100,7 @@ def memory(config: DebertaConfig, run: PretrainConfig, count: int, gpus: int) ->
     kept = tokens * 2 * hidden * config.num_hidden_layers + activations
     if not run.gradient_checkpointing:
         kept = activations * config.num_hidden_layers
-    logits = MASKED * tokens * config.vocab_size * (2 + 4 + 4)  # bf16, fp32, and the gradient
+    logits = MASKED_SHARE * tokens * config.vocab_size * (2 + 4 + 4)  # bf16, fp32, and the gradient
     return sharded + whole + kept + logits
 
 

@@ -43,7 +43,7 @@ from debertakit.pretraining.distributed import World
 from debertakit.pretraining.families import fit_tokenizer
 from debertakit.protocols import Tokenizer
 
-MANIFEST = "manifest.json"
+CHECKSUMS = "manifest.json"
 
 
 @dataclass
@@ -87,7 +87,7 @@ def save(
             _write_optimizer(folder, module, optimizer, world)
             world.barrier()
             if world.main:
-                write_manifest(folder)
+                write_checksums(folder)
     except (OSError, RuntimeError, SafetensorError) as error:
         if world.main:
             remove(temporary_path(final))
@@ -101,14 +101,14 @@ def save(
     return final
 
 
-def write_manifest(folder: Path) -> None:
+def write_checksums(folder: Path) -> None:
     """Record the size and checksum of every file."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     entries = {
         path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_hash(path, "sha256")}
         for path in files
     }
-    write_json(folder / MANIFEST, entries)
+    write_json(folder / CHECKSUMS, entries)
 
 
 def prune(root: Path, keep_last: int) -> None:
@@ -191,7 +191,7 @@ def newest(root: Path) -> tuple[int, Path] | None:
 def damage(folder: Path) -> str | None:
     """Describe what is wrong with a checkpoint. Returns None if it is intact."""
     try:
-        files = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
         for name, expected in files.items():
             path = folder / name
             if not path.is_file():
@@ -201,7 +201,7 @@ def damage(folder: Path) -> str | None:
             if file_hash(path, "sha256") != expected["sha256"]:
                 return f"the content of {name} has changed"
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"unreadable {MANIFEST}: {error}"
+        return f"unreadable {CHECKSUMS}: {error}"
     return None
 
 

@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Input, Predictor, Result
 from debertakit.serving.limits import Limits
 from debertakit.tasks.features import TokenRow
@@ -58,7 +57,7 @@ class QueuedRequest:
 class Batcher:
     def __init__(
         self,
-        predictor: Predictor,
+        predictor: Predictor[Result],
         limits: Limits | None = None,
         observe: Callable[[int, int, float], None] = lambda requests, tokens, seconds: None,
     ):
@@ -106,12 +105,10 @@ class Batcher:
     def _encode(self, items: Sequence[Input]) -> tuple[list[TokenRow], int]:
         """Return the rows and the number of masks in them."""
         rows = self.predictor.encode(items)
-        if not isinstance(self.predictor, MaskFiller):
-            return rows, 0
+        masks = sum(map(self.predictor.masks, rows))
         longest, most = max(row.tokens for row in rows), max(self.predictor.budget, self.predictor.max_length)
-        if longest > most:  # only for masks: other tasks read long texts in windows
+        if masks and longest > most:  # only for masks: other tasks read long texts in windows
             raise TooLarge(f"a text of {longest:,} tokens; with masks it may have {most:,}")
-        masks = sum(row.ids[0].count(self.predictor.tokenizer.mask_token_id) for row in rows)
         if masks > self.limits.masks:
             raise TooLarge(f"{masks:,} masks; a request may have {self.limits.masks}")
         return rows, masks
@@ -191,12 +188,12 @@ def _bytes(text: str) -> int:
     return len(text.encode("utf-8", "replace"))
 
 
-def check_inputs(predictor: Predictor, items: Sequence[Input]) -> list[Input]:
+def check_inputs(predictor: Predictor[Result], items: Sequence[Input]) -> list[Input]:
     """Check all inputs. An error names the index of the wrong input."""
     return [_check_input(predictor, number, item) for number, item in enumerate(items)]
 
 
-def _check_input(predictor: Predictor, number: int, item: Input) -> Input:
+def _check_input(predictor: Predictor[Result], number: int, item: Input) -> Input:
     try:
         return predictor.check(item)
     except ValueError as error:

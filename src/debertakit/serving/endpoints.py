@@ -17,7 +17,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from debertakit.explain.page import PageData, page_data
 from debertakit.explain.parts import Anatomy, Subject, encode, look
-from debertakit.inference.predictor import Predictor
+from debertakit.inference.predictor import Predictor, Result
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.serving import schemas
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, check_inputs
@@ -34,7 +34,7 @@ PAGE = {name: files(package) / "page" / name for package, names in _PAGE_FILES.i
 @dataclass(frozen=True)
 class ServedModel:
     name: str
-    predictor: Predictor
+    predictor: Predictor[Result]
 
     @property
     def explains(self) -> bool:
@@ -66,7 +66,7 @@ public = APIRouter()
 # ----------------------------------------------------------------------------------------------------------- tasks
 
 
-def add_task(router: APIRouter, predictor: type[Predictor], limits: Limits) -> None:
+def add_task(router: APIRouter, predictor: type[Predictor[Result]], limits: Limits) -> None:
     async def endpoint(body: schemas.PredictRequest, server: Server) -> dict[str, object]:
         return await _predict(server, predictor.task, body)
 

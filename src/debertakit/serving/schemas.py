@@ -4,7 +4,7 @@ from typing import Generic, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from debertakit.inference.predictor import InputField, Predictor
+from debertakit.inference.predictor import InputField, Predictor, Result
 from debertakit.serving.limits import Limits
 
 R = TypeVar("R")
@@ -49,7 +49,7 @@ class ModelInfo(BaseModel):
     explains: bool = Field(description="Whether /explain supports the model.")
 
 
-def request_type(predictor: type[Predictor], limits: Limits) -> type[PredictRequest]:
+def request_type(predictor: type[Predictor[Result]], limits: Limits) -> type[PredictRequest]:
     replaceable = {field.instead_of for field in predictor.fields}
     fields = {
         field.name: _field(field, field.required and field.name not in replaceable, limits)
@@ -75,7 +75,7 @@ def _field(field: InputField, required: bool, limits: Limits) -> tuple[object, o
     )
 
 
-def response_type(predictor: type[Predictor]) -> type[PredictResponse]:
+def response_type(predictor: type[Predictor[Result]]) -> type[PredictResponse[Result]]:
     """``Predictor[R]`` answers with results of type R."""
     (result,) = get_args(predictor.__orig_bases__[0])  # type: ignore[attr-defined]
     return PredictResponse[result]  # type: ignore[valid-type]

@@ -103,7 +103,7 @@ class Workers:
         command = [sys.executable, "-c", "from debertakit.text.encoding import serve; serve()"]
         arguments = pickle.dumps(options)
         self.processes = [subprocess.Popen(command, stdin=PIPE, stdout=PIPE, env=environment) for _ in range(count)]
-        self.idle: SimpleQueue[subprocess.Popen] = SimpleQueue()
+        self.idle: SimpleQueue[subprocess.Popen[bytes]] = SimpleQueue()
         for process in self.processes:
             process.stdin.write(arguments)  # type: ignore[union-attr]
             self.idle.put(process)

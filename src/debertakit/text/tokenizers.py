@@ -30,21 +30,21 @@ if TYPE_CHECKING:
 
 SPECIALS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 MASK = "[MASK]"
-FILES = ("tokenizer.json", "spm.model", "vocab.json", "vocab.txt")  # in search order
+TOKENIZER_FILES = ("tokenizer.json", "spm.model", "vocab.json", "vocab.txt")  # in search order
 SIDE_FILES = ("merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 
 def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
-    """Load the tokenizer of a folder, one of the files in `FILES`, or a Hugging Face hub name (needs the network).
+    """Load the tokenizer of a folder, one of `TOKENIZER_FILES`, or a Hugging Face hub name (needs the network).
 
     `tokenizer.json` has priority over its source files, because the model in that folder was trained with it.
     """
     path = Path(path_or_name)
     if not path.exists():
         path = _download(str(path_or_name))
-    file = path if path.is_file() else next((path / name for name in FILES if (path / name).is_file()), None)
+    file = path if path.is_file() else next((path / name for name in TOKENIZER_FILES if (path / name).is_file()), None)
     if file is None:
-        raise ValueError(f"no tokenizer in {path}; expected one of {', '.join(FILES)}")
+        raise ValueError(f"no tokenizer in {path}; expected one of {', '.join(TOKENIZER_FILES)}")
     try:
         if file.name == "tokenizer.json":
             return _load_saved(file)
@@ -58,7 +58,7 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
         raise
     except Exception as error:  # the Rust side raises bare Exception; add the file name
         raise ValueError(f"{file} is not a readable tokenizer file: {error}") from error
-    raise ValueError(f"{file} is not a tokenizer file: expected a .model or one of {', '.join(FILES)}")
+    raise ValueError(f"{file} is not a tokenizer file: expected a .model or one of {', '.join(TOKENIZER_FILES)}")
 
 
 def _download(name: str) -> Path:
@@ -67,7 +67,7 @@ def _download(name: str) -> Path:
     if not re.fullmatch(r"[\w.-]+(/[\w.-]+)?", name) or Path(name).suffix in {".model", ".json", ".txt"}:
         raise ValueError(f"no such file or folder: {name}")
     try:
-        return Path(snapshot_download(name, allow_patterns=[*FILES, *SIDE_FILES]))
+        return Path(snapshot_download(name, allow_patterns=[*TOKENIZER_FILES, *SIDE_FILES]))
     except Exception as error:  # offline, unknown repository, no permission: a dozen exception classes
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ValueError(f"{name} is not a local folder, and the hub did not provide it: {reason}") from error

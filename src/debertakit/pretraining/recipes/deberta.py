@@ -178,7 +178,7 @@ def tiny_d() -> PretrainConfig:
     )
 
 
-DEBERTA = {
+DEBERTA_RECIPES = {
     "deberta-base": deberta_base,
     "deberta-large": deberta_large,
     "deberta-1.5b": deberta_15b,

@@ -12,7 +12,7 @@ from debertakit.data.examples import Tagged, TextExample
 from debertakit.data.folders import SPLITS, Patterns, read_splits
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
-from debertakit.data.texts import Columns, Label, one_of, reader
+from debertakit.data.texts import Columns, LabelValue, one_of, reader
 from debertakit.tasks import metrics
 from debertakit.tasks.suites.glue import BINARY, SENTENCES
 from debertakit.tasks.task import Task
@@ -45,7 +45,7 @@ _tnews_name = one_of(tuple(TNEWS))
 _TNEWS_CODES = {code: name for name, code in TNEWS.items()}
 
 
-def _tnews_label(value: object) -> Label | None:
+def _tnews_label(value: object) -> LabelValue | None:
     """Read a label given as a name or as the leaderboard's code."""
     return _tnews_name(_TNEWS_CODES.get(str(value).strip(), value))
 
@@ -69,7 +69,9 @@ def _cluener(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> li
     return examples
 
 
-def _character_tags(text: str, label: dict, number: int | str, problems: Problems) -> tuple[str, ...]:
+def _character_tags(
+    text: str, label: dict[str, dict[str, list[list[int]]]], number: int | str, problems: Problems
+) -> tuple[str, ...]:
     """Tag characters. Span ends are inclusive. Of two overlapping spans, the longer one is kept."""
     spans = [
         (first, last, kind, entity)

@@ -32,14 +32,14 @@ _MNLI: Patterns = {
 }
 
 V = TypeVar("V", bound=str | float)
-Score = Callable[[Sequence[TextExample], Sequence[V]], dict[str, float]]
+Metric = Callable[[Sequence[TextExample], Sequence[V]], dict[str, float]]
 
 
 def _task(
     name: str,
     folder: str,
     columns: Columns,
-    score: Score[V],
+    score: Metric[V],
     metric: str,
     *,
     labels: tuple[str, ...] | None = BINARY,

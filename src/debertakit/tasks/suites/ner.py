@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from debertakit.data.conll import SUFFIXES, read_conll, write
+from debertakit.data.conll import CONLL_SUFFIXES, read_conll, write
 from debertakit.data.examples import Tagged
 from debertakit.data.folders import SPLITS, Patterns, find
 from debertakit.tasks import metrics
@@ -17,7 +17,7 @@ _PATTERNS: Patterns = {
 
 
 def read_folder(folder: Path) -> dict[str, list[Tagged]]:
-    files = find(folder, ("conll2003", "conll", "wnut17", "ner"), _PATTERNS, SUFFIXES)
+    files = find(folder, ("conll2003", "conll", "wnut17", "ner"), _PATTERNS, CONLL_SUFFIXES)
     return {split: read_conll(path, labelled=split != "test") for split, path in files.items()}
 
 
