@@ -1,11 +1,13 @@
-"""Invalid combinations of options are refused before a model is loaded."""
+"""Commands that predict. Invalid combinations of options are refused before a model is loaded."""
 
 import pytest
+from transformers import BertConfig, BertForMaskedLM
 from typer.testing import CliRunner
 
 from debertakit.cli import app
 from debertakit.cli.prediction import column_names, inputs_of
 from debertakit.inference.tasks import EntityTagger, OptionChooser, PairScorer
+from tests import tiny
 from tests.inference import material
 
 FILES = ("--file", "in.csv", "--out", "out.csv")
@@ -70,3 +72,15 @@ def test_columns():
     assert column_names(["text=review", "pair=reply=1"]) == {"text": "review", "pair": "reply=1"}
     with pytest.raises(ValueError, match="--column review: write it as field=column"):
         column_names(["review"])
+
+
+def test_fill_takes_other_masked_language_models(tmp_path):
+    shape = {"num_hidden_layers": 1, "hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+    BertForMaskedLM(BertConfig(vocab_size=len(tiny.tokenizer()), **shape)).save_pretrained(tmp_path)
+    tiny.tokenizer().save_pretrained(tmp_path)
+    command = ["fill", "the [MASK] was good", "--model", str(tmp_path), "--top", "2"]
+    found = CliRunner().invoke(app, command)
+    assert found.exit_code == 0, found.output
+    assert len(found.stdout.splitlines()) == 2
+    refused = CliRunner().invoke(app, [*command, "--generator"])
+    assert "--generator needs a DeBERTa v3 checkpoint" in str(refused.exception)

@@ -140,6 +140,8 @@ def fill(
     if not text.strip():
         raise ValueError("the text is empty")
     saved = describe(model)
+    if options.generator and not saved.ours:
+        raise ValueError(f"--generator needs a DeBERTa v3 checkpoint; {model} is a {saved.config.model_type} model")
     network = saved.network("MaskedLM", **({"generator": True} if options.generator else {}))
     for number, candidates in enumerate(fill_mask(text, network, saved.tokenizer(), options.top), start=1):
         if number > 1:
