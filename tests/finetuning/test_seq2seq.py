@@ -80,6 +80,7 @@ def interrupt(monkeypatch, evaluation, run):
             run()
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_resumes_exactly(encoder, pairs, tmp_path, monkeypatch):
     options = replace(OPTIONS, epochs=3)
 
@@ -139,6 +140,7 @@ def test_seeds_and_their_summary(seeds):
     assert "nrefs:1" in str(seeds)
 
 
+@pytest.mark.slow
 def test_two_systems_are_compared(encoder, pairs, seeds, tmp_path):
     options = replace(OPTIONS, epochs=30)
     good = finetune_pairs(encoder, tmp_path / "good", "translation", pairs, pairs[:8], options)

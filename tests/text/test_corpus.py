@@ -321,6 +321,7 @@ corpus.prepare(sys.argv[1], byte_level(), sys.argv[2], max_shard_tokens=300)
 """
 
 
+@pytest.mark.slow
 def test_a_killed_preparation_resumes(tmp_path, tokenizer):
     path = write(tmp_path, "a.txt.xz")
     whole = prepare(path, tokenizer, tmp_path / "whole", max_shard_tokens=300)
