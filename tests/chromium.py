@@ -39,7 +39,7 @@ class Chromium:
         self.requests: list[str] = []
         page = next(t for t in self.call("Target.getTargets")["targetInfos"] if t["type"] == "page")
         self._session = self.call("Target.attachToTarget", targetId=page["targetId"], flatten=True)["sessionId"]
-        for domain in ("Page", "Runtime", "Network"):
+        for domain in ("Page", "Runtime", "Network", "Log"):
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> dict:
@@ -66,6 +66,12 @@ class Chromium:
         if message.get("method") == "Runtime.exceptionThrown":
             details = message["params"]["exceptionDetails"]
             self.errors.append(details.get("exception", {}).get("description", details["text"]))
+        if message.get("method") == "Log.entryAdded" and message["params"]["entry"]["level"] == "error":
+            entry = message["params"]["entry"]
+            if entry["source"] != "network":  # a status of 4xx: the page shows it to the user
+                self.errors.append(entry["text"])
+        if message.get("method") == "Runtime.consoleAPICalled" and message["params"]["type"] == "error":
+            self.errors.append(str(message["params"]["args"]))
         if message.get("method") == "Network.requestWillBeSent":
             self.requests.append(message["params"]["request"]["url"])
         self.loaded = message.get("method") == "Page.loadEventFired"

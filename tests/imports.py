@@ -14,6 +14,9 @@ START, END = "<!-- import graph: python -m tests.imports -->\n", "<!-- end of im
 ORDER = (
     *(
         "files",
+        "theme",
+        "installation",
+        "model_names",
         "protocols",
         "attention",
         "config",
@@ -24,8 +27,31 @@ ORDER = (
         "heads",
         "acceleration",
     ),
-    *("precision", "text", "data", "generation", "loading", "tasks", "training", "objectives", "pretraining"),
-    *("finetuning", "inference", "explain", "serving", "bench", "parameter_counts", "verification", "demo", "cli"),
+    *(
+        "precision",
+        "text",
+        "data",
+        "ensembles",
+        "generation",
+        "loading",
+        "tasks",
+        "training",
+        "objectives",
+        "pretraining",
+    ),
+    *(
+        "finetuning",
+        "inference",
+        "explain",
+        "serving",
+        "lab",
+        "bench",
+        "complexity",
+        "verification",
+        "demo",
+        "doctor",
+        "cli",
+    ),
 )
 """A package imports only packages that stand before it."""
 

@@ -33,9 +33,12 @@ class NumpyDeberta:
             size = mid + math.ceil(math.log(size / mid) / math.log(top / mid) * (mid - 1))
         return min(max((size if distance > 0 else -size) + k, 0), 2 * k - 1)
 
-    def layer(self, index, memory, query, query_positions=None):
-        """Run one layer with keys and values from ``memory``, and queries and residual from ``query``."""
-        at = f"deberta.encoder.layer.{index}"
+    def layer(self, index, memory, query, query_positions=None, seen=None):
+        """Run one layer with keys and values from ``memory``, and queries and residual from ``query``.
+
+        ``index``: number of the layer, or its name. ``seen`` [queries, keys]: the keys of each query; None: all.
+        """
+        at = f"deberta.encoder.layer.{index}" if isinstance(index, int) else index
         heads = self.config.num_attention_heads
         table = self.norm("deberta.encoder.LayerNorm", self.w["deberta.encoder.rel_embeddings.weight"])
         split = lambda x: x.reshape(len(x), heads, -1)  # noqa: E731
@@ -52,6 +55,8 @@ class NumpyDeberta:
                         for j in range(len(memory))
                     ]
                 ) / math.sqrt(3 * q.shape[-1])
+                if seen is not None:
+                    scores[~seen[row]] = -np.inf
                 weights = np.exp(scores - scores.max())
                 mixed[row, h] = weights / weights.sum() @ v[:, h]
         attended = self.linear(f"{at}.attention.output.dense", mixed.reshape(len(query), -1))
@@ -71,10 +76,18 @@ class NumpyDeberta:
     def masked_lm(self, ids, steps=2):
         """Return the logits of every token, computed with the mask decoder."""
         last = self.config.num_hidden_layers - 1
-        below = self.hidden(ids, last)
-        query = below + self.w["deberta.embeddings.position_embeddings.weight"][: len(ids)]
-        for _ in range(steps):
-            query = self.layer(last, below, query)
+        below = query = self.hidden(ids, last)
+        if self.config.emd_information == "positions":
+            query = below + self.w["deberta.embeddings.position_embeddings.weight"][: len(ids)]
+        elif self.config.emd_information == "embeddings":
+            query = below + self.embed(ids)
+        own = [] if self.config.share_emd_layers else [f"deberta.mask_decoder.{i}" for i in range(steps - 1)]
+        for layer in [last, *own] if own else [last] * steps:
+            query = self.layer(layer, below, query)
+        return self.words(query)
+
+    def words(self, query):
+        """Return the language-model head's logits of these rows."""
         inner = gelu(self.linear("lm_predictions.lm_head.dense", query))
         inner = self.norm("lm_predictions.lm_head.LayerNorm", inner)
         words = self.w["deberta.embeddings.word_embeddings.weight"]

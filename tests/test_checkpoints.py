@@ -5,7 +5,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from debertakit.checkpoints import convert, load_whole, merge_gdes, read_state
+from debertakit.checkpoints import convert, load_whole, merge_gdes, read_state, weights_file
 from debertakit.config import DebertaConfig
 from debertakit.heads import (
     DebertaForMaskedLM,
@@ -183,6 +183,24 @@ def test_a_revision_is_asked_of_the_hub(monkeypatch):
     with pytest.raises(ValueError, match="is not a folder, and no hub model"):
         DebertaModel.from_pretrained("someone/model", revision="v1")
     assert set(asked) == {"v1"}
+
+
+def test_the_shards_of_a_hub_model_are_fetched(tmp_path, monkeypatch):
+    model = randomise(DebertaForMaskedLM(small()))
+    model.save_pretrained(tmp_path, max_shard_size="30KB")
+    asked = []
+
+    def cached_file(name, file, **options):
+        asked.append(file)
+        return str(tmp_path / file) if (tmp_path / file).is_file() else None
+
+    monkeypatch.setattr(transformers.utils, "cached_file", cached_file)
+    index = weights_file("someone/sharded")
+    assert index.name == "model.safetensors.index.json"
+    assert {path.name for path in tmp_path.glob("*.safetensors")} <= set(asked)
+    next(tmp_path.glob("*.safetensors")).unlink()
+    with pytest.raises(ValueError, match=r"names model-.*\.safetensors, which the hub did not provide"):
+        weights_file("someone/sharded")
 
 
 def test_an_unknown_activation_is_named():

@@ -1,17 +1,21 @@
 import pytest
 import torch
+from safetensors.torch import save_file
+from transformers import AutoModel
 
+from debertakit.config import EMD_INFORMATION
 from debertakit.decoding import ALL, enhanced_mask_decoder, read_rows
-from debertakit.heads import DebertaForMaskedLM
+from debertakit.heads import DebertaForMaskedLM, DebertaForSequenceClassification
 from debertakit.model import DebertaLayer, encode
 from debertakit.padding import pack_input
 from tests.models import randomise, small
 from tests.numpy_deberta import NumpyDeberta
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_logits_equal_numpy(steps):
-    config = small(emd_steps=steps)
+@pytest.mark.parametrize("information", EMD_INFORMATION)
+@pytest.mark.parametrize(("steps", "shared"), [(1, True), (2, True), (3, True), (1, False), (2, False), (3, False)])
+def test_logits_equal_numpy(steps, shared, information):
+    config = small(emd_steps=steps, share_emd_layers=shared, emd_information=information)
     model = randomise(DebertaForMaskedLM(config))
     ids = torch.randint(1, 101, (1, 9))
     expected = NumpyDeberta(model.state_dict(), config).masked_lm(ids[0].numpy(), steps)
@@ -62,7 +66,7 @@ def test_with_nothing_to_add_and_one_pass_it_is_the_last_layer():
     embedded = model.embeddings(packed.words, packed.positions)
     below = encode(model.encoder, embedded, packed.layout, config, depth=1).last
     rows = torch.arange(16)
-    decoded = enhanced_mask_decoder(model.encoder, below, torch.zeros_like(below), rows, packed.layout, config)
+    decoded = enhanced_mask_decoder(model, below, None, rows, packed.layout)
     ordinary = encode(model.encoder, embedded, packed.layout, config).last
     torch.testing.assert_close(decoded, ordinary, atol=1e-5, rtol=0)
 
@@ -86,3 +90,49 @@ def test_past_the_table_the_last_position_serves():
 def test_factorised_embeddings_work_with_the_decoder():
     model = randomise(DebertaForMaskedLM(small(embedding_size=12)))
     assert model(torch.randint(1, 101, (1, 6))).logits.shape == (1, 6, 101)
+
+
+def test_own_layers_and_information_are_saved_and_stock_loads_the_encoder(tmp_path):
+    fields = {"share_emd_layers": False, "emd_steps": 3, "emd_information": "embeddings"}
+    model = randomise(DebertaForMaskedLM(small(**fields)))
+    model.save_pretrained(tmp_path)
+    ids = torch.randint(1, 101, (1, 9))
+    again = DebertaForMaskedLM.from_pretrained(tmp_path).eval()
+    assert len(again.deberta.mask_decoder) == 2
+    assert torch.equal(again(ids).logits, model(ids).logits)
+    stock = AutoModel.from_pretrained(tmp_path).eval()
+    torch.testing.assert_close(stock(ids).last_hidden_state, model.deberta(ids).last_hidden_state, atol=1e-4, rtol=0)
+
+
+def test_a_checkpoint_without_the_own_layers_loads_without_a_mask_decoder(tmp_path, caplog):
+    """As stock transformers saves it: it keeps the config's fields and drops the weights that it does not know."""
+    model = DebertaForMaskedLM(small(share_emd_layers=False))
+    kept = {key: value for key, value in model.state_dict().items() if "mask_decoder" not in key}
+    model.config.save_pretrained(tmp_path)
+    save_file(kept, tmp_path / "model.safetensors")
+    assert DebertaForMaskedLM.from_pretrained(tmp_path).config.emd_steps == 0
+    assert "no layers for the mask decoder" in caplog.text
+
+
+@pytest.mark.parametrize("head", [DebertaForMaskedLM, DebertaForSequenceClassification])
+def test_the_own_layers_are_trained_only_where_they_are_used(head):
+    model = head(small(share_emd_layers=False))
+    assert {p.requires_grad for p in model.deberta.mask_decoder.parameters()} == {head is DebertaForMaskedLM}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"emd_information": "words"}, "choose from positions, embeddings, none"),
+        ({"share_emd_layers": False, "causal_emd": True}, "needs share_emd_layers"),
+        ({"position_biased_input": True}, "choose one"),
+    ],
+)
+def test_contradictions_are_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        small(**fields)
+
+
+def test_positions_in_the_input_go_with_a_mask_decoder_without_positions():
+    model = DebertaForMaskedLM(small(position_biased_input=True, emd_information="none"))
+    assert model(torch.randint(1, 101, (1, 5))).logits.isfinite().all()

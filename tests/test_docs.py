@@ -5,29 +5,25 @@ use. `<!-- not run: reason -->` above a block excludes it.
 """
 
 import csv
-import fnmatch
 import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import debertakit
-from debertakit import heads
 from debertakit.cli import app
-from debertakit.model import DebertaModel
 from tests import tiny
+from tests.commands import check
 from tests.finetuning.pairs import make_pairs
 from tests.generation.material import translator, writer
 from tests.material import lines, tsv
-from tests.models import randomise, small
 from tests.pretraining.material import text as documents
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("README*.md"), *sorted(ROOT.glob("docs/*.md"))]
+PAGES = [*ROOT.glob("README*.md"), ROOT / "CONTRIBUTING.md", *sorted(ROOT.glob("docs/**/*.md"))]
 COMMAND = re.compile(r"(?:[A-Z_]+=\S+ +)*(deberta|make|pip|torchrun) .*")
 COMMANDS = re.compile(r"^ *" + COMMAND.pattern, re.MULTILINE)
 # Subcommands that a page executes. The others train for minutes, serve, or name folders that do not exist.
@@ -37,6 +33,8 @@ EXECUTED = {
     "docs/generation.md": ("fill", "generate"),
     "docs/inference.md": ("predict",),
     "docs/onnx.md": ("export",),
+    "docs/tutorial.md": ("finetune", "predict", "evaluate"),
+    "docs/tutorial.zh.md": ("finetune", "predict", "evaluate"),
 }
 
 
@@ -81,38 +79,6 @@ def name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def leaves(command):
-    """All subcommands without subcommands of their own."""
-    for child in getattr(command, "commands", {}).values():
-        yield from leaves(child) if hasattr(child, "commands") else (child,)
-
-
-def check(words: list[str]) -> None:
-    """Raise if the command has an unknown subcommand, option, target or extra."""
-    program, *arguments = words
-    if program == "make":
-        targets = re.findall(r"^([\w%-]+):(.*)", (ROOT / "Makefile").read_text(), re.MULTILINE)
-        for target in (word for word in arguments if "=" not in word):
-            given = [needs for pattern, needs in targets if fnmatch.fnmatch(target, pattern.replace("%", "*"))]
-            assert given, f"no target {target} in the Makefile"
-    elif program == "pip":
-        known = set(re.findall(r"^(\w+) = \[", (ROOT / "pyproject.toml").read_text(), re.MULTILINE))
-        for extras in re.findall(r"\[([\w,]+)\]", " ".join(arguments)):
-            assert set(extras.split(",")) <= known, f"no such extra in pyproject.toml: {extras}"
-    else:
-        if program == "torchrun":
-            arguments = arguments[arguments.index("debertakit.cli") + 1 :]
-        command = typer.main.get_command(app)
-        for leaf in leaves(command):
-            leaf.callback = None
-        try:
-            command.main([word for word in arguments if word != "..."], prog_name="deberta", standalone_mode=False)
-        except Exception as error:  # typer may bring its own copy of click, with its own classes
-            if type(error).__name__ != "MissingParameter" or "..." not in arguments:
-                message = error.format_message() if hasattr(error, "format_message") else error
-                raise AssertionError(f"{shlex.join(words)}: {message}") from error
-
-
 def test_every_block_is_found(capsys):
     found = {name(page): blocks(page) for page in PAGES}
     every = [block for page in found.values() for block in page]
@@ -151,23 +117,17 @@ def test_wrong_commands_are_found(command):
         check(shlex.split(command))
 
 
-def save(folder: str, head: str, **fields) -> None:
-    """Save DebertaFor<head> (bare encoder for "") with the toy tokenizer."""
-    cls = getattr(heads, f"DebertaFor{head}") if head else DebertaModel
-    shape = {"vocab_size": len(tiny.tokenizer()), "max_position_embeddings": 64, "position_buckets": 16}
-    randomise(cls(small(**{**shape, **fields}))).save_pretrained(folder)
-    tiny.tokenizer().save_pretrained(folder)
-
-
 def make_models() -> None:
-    for folder in ("microsoft/deberta-base", "microsoft/deberta-v3-small", "my-deberta", "模型"):
+    for folder in ("microsoft/deberta-base", "microsoft/deberta-v3-small", "my-deberta", "模型", *BUNDLED):
         tiny.deberta(Path(folder))
     for folder in ("your/deberta-v3-classifier", "my-model", "MODEL", "CLASSIFIER"):
-        save(folder, "SequenceClassification")
+        tiny.with_head(Path(folder), "SequenceClassification")
     labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
-    save("NLI-MODEL", "SequenceClassification", id2label=labels, label2id={v: k for k, v in labels.items()})
-    save("QA-MODEL", "QuestionAnswering", num_labels=2)
-    save("my-reranker", "SequenceClassification", num_labels=1)
+    tiny.with_head(
+        Path("NLI-MODEL"), "SequenceClassification", id2label=labels, label2id={v: k for k, v in labels.items()}
+    )
+    tiny.with_head(Path("QA-MODEL"), "QuestionAnswering", num_labels=2)
+    tiny.with_head(Path("my-reranker"), "SequenceClassification", num_labels=1)
     tiny.bert(Path("roberta-base"))
     for folder, model in {"mt": writer, "en-de": translator}.items():
         model(vocab_size=len(tiny.tokenizer())).save_pretrained(folder)
@@ -203,12 +163,15 @@ def make_runs(page: str) -> None:
         debertakit.finetune("my-deberta", "other-run", **data, epochs=1)
 
 
+BUNDLED = ("models/en-small", "models/zh-small")
 TRAINING = (
     "README.md",
     "README.zh.md",
     "docs/api.md",
     "docs/finetuning.md",
     "docs/generation.md",
+    "docs/tutorial.md",
+    "docs/tutorial.zh.md",
 )  # pages whose code trains for seconds
 WITH_CODE = [page for page in PAGES if name(page) in EXECUTED or any(b.language == "python" for b in blocks(page))]
 MARKED = [pytest.param(page, marks=[pytest.mark.slow] * (name(page) in TRAINING), id=name(page)) for page in WITH_CODE]
@@ -218,6 +181,7 @@ MARKED = [pytest.param(page, marks=[pytest.mark.slow] * (name(page) in TRAINING)
 def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
     executed = EXECUTED.get(name(page), ())
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("DEBERTAKIT_MODELS", str(tmp_path / "models"))
     make_models()
     make_files()
     make_runs(name(page))

@@ -1,7 +1,9 @@
+import errno
 import hashlib
 
 import pytest
 
+from debertakit import files
 from debertakit.files import file_hash, replacing, write_json, write_text
 
 
@@ -39,3 +41,30 @@ def test_hashes_are_those_of_the_standard_library(tmp_path):
     (tmp_path / "file").write_bytes(content)
     assert file_hash(tmp_path / "file", "sha256") == hashlib.sha256(content).hexdigest()
     assert file_hash(tmp_path / "file", "blake2b") == hashlib.blake2b(content, digest_size=16).hexdigest()
+
+
+def test_the_old_folder_is_deleted_only_after_the_new_one_is_there(tmp_path, monkeypatch):
+    path = tmp_path / "final"
+    remove = files.remove
+
+    def check(target):
+        if target.exists():
+            assert (path / "file").read_text() == "new"
+        remove(target)
+
+    for content in ("old", "new"):
+        with replacing(path) as temporary:
+            temporary.mkdir()
+            (temporary / "file").write_text(content)
+            monkeypatch.setattr(files, "remove", check)
+        monkeypatch.undo()
+    assert [folder.name for folder in tmp_path.iterdir()] == ["final"]
+
+
+def test_an_error_of_write_names_the_file(tmp_path):
+    def full():
+        with replacing(tmp_path / "run.json"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with pytest.raises(OSError, match=r"No space left on device: .*run\.json\.part"):
+        full()

@@ -7,7 +7,16 @@ import transformers
 from debertakit import heads
 from debertakit.config import DebertaConfig
 from debertakit.finetuning.parameters import add_lora, freeze_encoder, parameter_groups
-from debertakit.loading import SavedModel, TaskSettings, copy_settings, describe, load_for_training, longest_input
+from debertakit.loading import (
+    HEADS,
+    SavedModel,
+    TaskSettings,
+    copy_settings,
+    describe,
+    has_head_dropout,
+    load_for_training,
+    longest_input,
+)
 from tests import tiny
 
 LABELS = ("no", "yes", "maybe")
@@ -26,6 +35,25 @@ def test_deberta_gets_our_heads_and_others_transformers(tmp_path):
     assert isinstance(load_for_training(tmp_path / "d", "qa"), heads.DebertaForQuestionAnswering)
 
 
+@pytest.mark.parametrize("kind", HEADS)
+def test_the_dropout_before_every_head_is_applied(tmp_path, kind):
+    folder = tiny.deberta(tmp_path, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    model = load_for_training(folder, kind, LABELS if kind in ("single-label", "tagging") else (), cls_dropout=0.5)
+    inputs = {"input_ids": torch.tensor([[5, 6, 7, 8]]).expand(1, 2 if kind == "choice" else 1, 4)}
+    inputs = inputs if kind == "choice" else {"input_ids": inputs["input_ids"][0]}
+    model.train()
+    torch.manual_seed(0)
+    assert not torch.equal(model(**inputs)[0], model(**inputs)[0])
+    model.eval()
+    assert torch.equal(model(**inputs)[0], model(**inputs)[0])
+    assert has_head_dropout(folder, kind)
+
+
+def test_heads_of_transformers_without_dropout(tmp_path):
+    bert = tiny.bert(tmp_path)
+    assert [kind for kind in HEADS if not has_head_dropout(bert, kind)] == ["qa"]
+
+
 @pytest.mark.parametrize("kind", ["albert", "distilbert", "xlnet", "mpnet"])
 def test_the_dropout_before_the_classifier_goes_by_each_familys_name(tmp_path, kind):
     shape = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -37,9 +65,8 @@ def test_the_dropout_before_the_classifier_goes_by_each_familys_name(tmp_path, k
     transformers.AutoModel.from_config(config).save_pretrained(tmp_path)
     model = load_for_training(tmp_path, "single-label", LABELS, cls_dropout=0.3)
     assert model.config.num_labels == 3
-    assert any(module.p == 0.3 for module in model.modules() if isinstance(module, torch.nn.Dropout)) == (
-        kind in ("albert", "distilbert")
-    )
+    applied = any(module.p == 0.3 for module in model.modules() if isinstance(module, torch.nn.Dropout))
+    assert applied == has_head_dropout(tmp_path, "single-label") == (kind in ("albert", "distilbert"))
 
 
 def test_weights_are_fp32_whatever_the_file_holds(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from debertakit.precision import autocast, has_native_bf16, precision_line, resolve_precision
+from debertakit.precision import autocast, has_native_bf16, make_scaler, precision_line, resolve_precision
 
 CPU = torch.device("cpu")
 
@@ -40,6 +40,8 @@ def test_a_value_of_the_variable_that_means_nothing(monkeypatch):
         ("auto", None, "fp32", "bf16"),
         ("fp32", None, "fp32", "fp32"),
         ("bf16", None, "bf16", "bf16"),
+        ("fp16", None, "fp16", "fp16"),
+        ("auto", "fp16", "fp16", "fp16"),
         ("auto", "fp32", "fp32", "fp32"),  # a run keeps its precision on any machine
         ("auto", "bf16", "bf16", "bf16"),
         ("fp32", "fp32", "fp32", "fp32"),
@@ -61,8 +63,8 @@ def test_a_run_does_not_resume_in_another_precision(requested, recorded):
 
 
 def test_an_unknown_precision():
-    with pytest.raises(ValueError, match="unknown precision 'fp16'; choose from auto, fp32, bf16"):
-        resolve_precision("fp16", CPU)
+    with pytest.raises(ValueError, match="unknown precision 'fp8'; choose from auto, fp32, bf16, fp16"):
+        resolve_precision("fp8", CPU)
 
 
 def test_emulated_bf16_is_warned_of_in_one_line(monkeypatch):
@@ -74,11 +76,19 @@ def test_emulated_bf16_is_warned_of_in_one_line(monkeypatch):
     assert lines["bf16", "1"] == "precision: bf16"
     assert lines["bf16", "0"].startswith("precision: bf16 (warning: this cpu emulates bf16")
     assert "\n" not in lines["bf16", "0"]
+    assert precision_line("fp16", CPU).startswith("precision: fp16 (warning: fp16 is for GPUs")
+    assert precision_line("fp16", torch.device("cuda")) == "precision: fp16"
 
 
 def test_autocast():
     x = torch.ones(2, 2)
     with autocast("bf16", CPU):
         assert (x @ x).dtype == torch.bfloat16
+    with autocast("fp16", CPU):
+        assert (x @ x).dtype == torch.float16
     with autocast("fp32", CPU):
         assert (x @ x).dtype == torch.float32
+
+
+def test_only_fp16_scales_the_loss():
+    assert [make_scaler(precision, CPU).is_enabled() for precision in ("fp32", "bf16", "fp16")] == [False, False, True]

@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerFast
 
+from debertakit import heads
 from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.tasks import metrics
 from debertakit.tasks.task import Task
-from tests.models import small, word_tokenizer
+from tests.models import randomise, small, word_tokenizer
 
 GOOD, BAD = ("good", "great", "fine", "lovely"), ("bad", "awful", "poor", "sad")
 NAMES, PLACES = ("anna", "bob", "carol"), ("paris", "london", "rome")
@@ -32,6 +33,14 @@ def deberta(folder: Path, **fields: Any) -> Path:
     shape["initializer_range"] = 0.1  # it learns at once
     model = DebertaForMaskedLM(small(**{**shape, **fields}))
     model.save_pretrained(folder)
+    tokenizer().save_pretrained(folder)
+    return folder
+
+
+def with_head(folder: Path, head: str, **fields: Any) -> Path:
+    """Save DebertaFor<head> with random weights."""
+    shape = {"vocab_size": len(tokenizer()), "max_position_embeddings": 64, "position_buckets": 16}
+    randomise(getattr(heads, f"DebertaFor{head}")(small(**{**shape, **fields}))).save_pretrained(folder)
     tokenizer().save_pretrained(folder)
     return folder
 

@@ -5,6 +5,7 @@ A checkpoint is a folder or hub name with a config.json and one of WEIGHT_FILES.
 
 Tensors of official files beyond the encoder, all kept here:
     deberta.embeddings.position_embeddings    absolute positions of the Enhanced Mask Decoder
+    deberta.mask_decoder.*                    its own layers, if it has any (share_emd_layers is false; ours only)
     lm_predictions.lm_head.*                  language-model head
     mask_predictions.*                        replaced-token head (v3)
     *._weight                                 GDES residual of a discriminator (see ``merge_gdes``)
@@ -12,14 +13,12 @@ Tensors of official files beyond the encoder, all kept here:
 
 import json
 import logging
-import pickle
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn.modules.module import _IncompatibleKeys
@@ -34,6 +33,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
+INDEX = ".index.json"
 GENERATOR_FILES = ("generator.safetensors", "pytorch_model.generator.bin")
 
 State = dict[str, Tensor]
@@ -50,6 +50,7 @@ RENAMES = (
     (r"^cls\.predictions\.(decoder\.)?bias$", "lm_predictions.lm_head.bias"),
 )
 ENCODER_LAYER = re.compile(r"encoder\.layer\.(\d+)\.")
+OWN_DECODER_LAYER = re.compile(r"(^|\.)mask_decoder\.\d+\.")
 # Dropped keys: copies of tensors, buffers, and GDES residuals.
 DROPPED = re.compile(r"(^cls\.predictions\.decoder\.weight|position_ids|\._weight)$")
 
@@ -71,6 +72,9 @@ def weights_file(name: str | Path, generator: bool = False, **hub: object) -> Pa
     for file in candidates:
         found = hub_file(str(name), file, **hub)
         if found is not None:
+            for shard in shards_of(found) if file.endswith(INDEX) else ():
+                if hub_file(str(name), shard, **hub) is None:
+                    raise ValueError(f"{name}: {file} names {shard}, which the hub did not provide")
             return found
     raise ValueError(
         f"{str(name)!r} is not a folder, and no hub model with this name and one of {', '.join(candidates)} was found"
@@ -91,19 +95,45 @@ def hub_file(name: str, file: str, **hub: object) -> Path | None:
 def read_state(file: Path) -> State:
     """Read all tensors of a weights file, unchanged. Pickles are read with ``weights_only``."""
     try:
-        if file.name.endswith(".index.json"):
-            shards = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
-            return {key: value for shard in shards for key, value in read_state(file.parent / shard).items()}
+        if file.name.endswith(INDEX):
+            return {key: value for shard in shards_of(file) for key, value in read_state(file.parent / shard).items()}
         if file.suffix == ".safetensors":
             return load_file(file)
         state = torch.load(file, map_location="cpu", weights_only=True)
     except FileNotFoundError:
         raise ValueError(f"no weights at {file}") from None
-    except (SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        raise ValueError(f"{file} is damaged or not a weights file: {str(error).splitlines()[0]}") from None
+    except (OSError, MemoryError):
+        raise
+    except Exception as error:  # a damaged pickle can raise almost anything
+        raise ValueError(f"{file} is damaged or not a weights file: {_first_line(error)}") from None
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise ValueError(f"{file} is not a state dict: it holds a {type(state).__name__}")
     return state
+
+
+def shards_of(index: Path) -> list[str]:
+    """Names of the weights files in an index file. They must be in the same folder."""
+    content = json.loads(index.read_text(encoding="utf-8"))
+    shards = content.get("weight_map") if isinstance(content, dict) else None
+    names = list(shards.values()) if isinstance(shards, dict) else []
+    if not names or not all(isinstance(name, str) and name == Path(name).name for name in names):
+        raise ValueError(f"{index} has no weight_map from tensors to file names")
+    if any(name.endswith(INDEX) for name in names):
+        raise ValueError(f"{index} names another index")
+    return sorted(set(names))
+
+
+def _check_size(config: DebertaConfig, state: State, file: Path) -> None:
+    """Raise if the config describes a much larger model than the weights, before the model is allocated."""
+    held = sum(tensor.numel() for tensor in state.values())
+    if config.approximate_size > 4 * held + 10**8:
+        raise ValueError(
+            f"{file} holds {held:.0e} parameters, but config.json describes a model of {config.approximate_size:.0e}"
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def rename(state: State) -> State:
@@ -147,8 +177,11 @@ def complete_config(config: DebertaConfig, state: State, asked: Collection[str] 
     positions = any(key.endswith("embeddings.position_embeddings.weight") for key in keys)
     if config.emd_steps < 0:
         changes["emd_steps"] = 2 if positions and not config.position_biased_input else 0
-    elif config.emd_steps > 0 and not positions:  # stock transformers drops the table but keeps the field
-        logger.warning("the weights hold no absolute positions for the mask decoder; loading without it")
+    elif (config.decodes_positions and not positions) or (
+        config.own_emd_layers and not any(OWN_DECODER_LAYER.search(key) for key in keys)
+    ):  # stock transformers drops the table and the layers but keeps the fields
+        part = "layers" if positions or not config.decodes_positions else "absolute positions"
+        logger.warning("the weights hold no %s for the mask decoder; loading without it", part)
         changes["emd_steps"] = 0
     return DebertaConfig.from_dict({**config.to_dict(), **changes}) if changes else config
 
@@ -226,6 +259,7 @@ class PretrainedLoading:
         state = to_ours(read_state(file))
         if any(ENCODER_LAYER.search(key) for key in state):
             config = complete_config(config, state, overrides)
+            _check_size(config, state, file)
         else:
             logger.warning("%s holds no DeBERTa encoder; its weights stay random", file)
         if dtype == "auto":
@@ -234,7 +268,8 @@ class PretrainedLoading:
         loaded = super().from_pretrained(  # type: ignore[misc]
             None, *args, config=config, state_dict=state, dtype=dtype, **kwargs
         )
-        (loaded[0] if isinstance(loaded, tuple) else loaded).free_positions()
+        model = loaded[0] if isinstance(loaded, tuple) else loaded
+        model.base_model.train_mask_decoder(model.decodes_masks)
         return loaded
 
     def load_state_dict(self, state_dict: State, *args: object, **kwargs: object) -> _IncompatibleKeys:

@@ -19,6 +19,20 @@ from transformers import PreTrainedConfig
 from debertakit.attention.positions import TERMS, RelativePositions
 
 MODEL_TYPES = ("deberta", "deberta-v2")
+LARGEST, MOST_PARAMETERS = 2**24, 10**11
+"""A larger size, or more parameters, is a mistake in a config.json. It is reported instead of allocated."""
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "num_attention_heads",
+    "attention_head_size",
+    "intermediate_size",
+    "embedding_size",
+    "max_position_embeddings",
+    "pooler_hidden_size",
+    "conv_groups",
+)
+EMD_INFORMATION = ("positions", "embeddings", "none")
 Fields = dict[str, Any]
 """Content of a config.json, or part of it."""
 logger = logging.getLogger(__name__)
@@ -94,6 +108,12 @@ class DebertaConfig(PreTrainedConfig):
     emd_steps: int = 2
     """Passes of the Enhanced Mask Decoder (n in the paper). 0: the LM head reads the last layer. -1: the loader decides
     from the weights, because only debertakit saves this field."""
+    emd_information: str = "positions"
+    """What the mask decoder adds to its first queries: 'positions' (absolute positions, as in all released models),
+    'embeddings' (the encoder's input) or 'none'. Saved by debertakit only."""
+    share_emd_layers: bool = True
+    """Every pass of the mask decoder uses the last encoder layer, as in all released models. False: every pass after
+    the first has its own layer. Saved by debertakit only."""
     causal_emd: bool = False
     """Use the mask decoder, with absolute positions, for autoregressive rows too. Saved by debertakit only."""
 
@@ -108,7 +128,7 @@ class DebertaConfig(PreTrainedConfig):
     pooler_dropout: float = 0.0
     pooler_hidden_act: str = "gelu"
     cls_dropout: float | None = None
-    """Dropout before the classifier. None: hidden_dropout_prob."""
+    """Dropout before the classifier. None: hidden_dropout_prob (question answering: no dropout, as in transformers)."""
 
     pad_token_id: int | None = 0
     bos_token_id: int | None = None
@@ -138,6 +158,12 @@ class DebertaConfig(PreTrainedConfig):
                 value = getattr(self, field.name)
                 if isinstance(value, bool) or not isinstance(value, int):
                     raise ValueError(f"{field.name}={value!r}: must be an integer")
+                if abs(value) > LARGEST:
+                    raise ValueError(f"{field.name}={value}: must be at most {LARGEST:,}")
+            if field.name in DebertaConfig.__annotations__ and field.type in (bool, "bool"):
+                value = getattr(self, field.name)
+                if not isinstance(value, bool):
+                    raise ValueError(f"{field.name}={value!r}: must be true or false")
         if isinstance(self.pos_att_type, str):
             self.pos_att_type = [term.strip().lower() for term in self.pos_att_type.split("|") if term.strip()]
         self.pos_att_type = [term for term in self.pos_att_type or [] if term != "none"]
@@ -174,6 +200,14 @@ class DebertaConfig(PreTrainedConfig):
             refuse(
                 f"hidden_size={self.hidden_size} does not divide into num_attention_heads={self.num_attention_heads}"
             )
+        for name in SIZES:
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)}: must be >= 1")
+        for name in ("num_hidden_layers", "type_vocab_size"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be >= 0")
+        if self.approximate_size > MOST_PARAMETERS:
+            refuse(f"these sizes give a model of {self.approximate_size:.0e} parameters")
         unknown = [term for term in self.pos_att_type if term not in TERMS]
         if unknown:
             raise ValueError(f"unknown pos_att_type {unknown[0]!r}; choose from {', '.join(TERMS)}")
@@ -185,8 +219,13 @@ class DebertaConfig(PreTrainedConfig):
             refuse(f"norm_rel_ebd={self.norm_rel_ebd} needs relative_attention")
         if self.conv_kernel_size > 0 and self.conv_kernel_size % 2 == 0:
             refuse(f"conv_kernel_size={self.conv_kernel_size} must be odd to keep the length")
-        if self.emd_steps > 0 and self.position_biased_input:
+        if self.emd_information not in EMD_INFORMATION:
+            choices = ", ".join(EMD_INFORMATION)
+            raise ValueError(f"unknown emd_information {self.emd_information!r}; choose from {choices}")
+        if self.decodes_positions and self.position_biased_input:
             refuse("emd_steps adds absolute positions at the end, position_biased_input at the start; choose one")
+        if self.causal_emd and not self.share_emd_layers:
+            refuse("causal_emd caches the keys of the last layer only, so it needs share_emd_layers")
         if self.causal_emd and self.emd_steps == 0:
             refuse("causal_emd needs the mask decoder, but emd_steps=0 turns it off")
         if self.model_type == "deberta":
@@ -205,6 +244,28 @@ class DebertaConfig(PreTrainedConfig):
         if self.position_buckets > 0:
             return RelativePositions(self.position_buckets, self.position_buckets, longest, self.clamp_distances)
         return RelativePositions(longest)
+
+    @property
+    def decodes_positions(self) -> bool:
+        """Whether the mask decoder reads the absolute position table."""
+        return self.emd_steps > 0 and self.emd_information == "positions"
+
+    @property
+    def own_emd_layers(self) -> int:
+        """Number of layers that only the mask decoder uses."""
+        return 0 if self.share_emd_layers else max(self.emd_steps - 1, 0)
+
+    @property
+    def approximate_size(self) -> int:
+        """Number of parameters of the large tables and matrices. Computed before they are allocated."""
+        attention, hidden = self.num_attention_heads * self.attention_head_size, self.hidden_size
+        tables = (self.vocab_size + self.type_vocab_size) * self.embedding_size
+        positions = self.max_position_embeddings + 2 * max(self.max_relative_positions, self.position_buckets, 0)
+        layer = hidden * (4 * attention + 2 * self.intermediate_size)
+        convolution = max(self.conv_kernel_size, 0) * hidden * hidden
+        pooler = hidden * self.pooler_hidden_size
+        layers = self.num_hidden_layers + self.own_emd_layers
+        return tables + positions * hidden + layers * layer + convolution + pooler
 
     @property
     def attention_scale(self) -> float:
@@ -241,7 +302,7 @@ class DebertaConfig(PreTrainedConfig):
             return cls.from_dict(content, **kwargs)
         try:
             content = json.loads(file.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
             raise ValueError(f"{file} is not a JSON config: {error}") from None
         if not isinstance(content, dict):
             raise ValueError(f"{file} is not a JSON config: it holds a {type(content).__name__}")

@@ -5,8 +5,10 @@ queries:
 
     q_0 = H + I,    q_t = layer(query = residual = q_{t-1}, keys and values = H)
 
-I is "any decoding information"; the released models use the raw absolute position embeddings. With I = 0 and
-n = 1 this is the ordinary last layer. Queries do not attend to each other, so we compute only the requested (masked)
+I is "any decoding information": the raw absolute position embeddings in the released models, the embedded input, or
+nothing (``config.emd_information``). With I = 0 and n = 1 this is the ordinary last layer. The passes share the weights
+of the last layer, or the passes after the first have layers of their own (``config.share_emd_layers``, appendix A.8).
+Queries do not attend to each other, so we compute only the requested (masked)
 rows. This gives the cost of a few per cent stated in the paper; Microsoft's code computes every row.
 """
 
@@ -19,7 +21,7 @@ from debertakit.attention.layout import Layout
 from debertakit.attention.projections import project_memory, project_queries
 from debertakit.config import DebertaConfig
 from debertakit.model import (
-    DebertaEncoder,
+    DebertaLayer,
     DebertaModel,
     UpdateCache,
     attention_context,
@@ -54,9 +56,9 @@ def read_rows(
     depth = encoder_depth(config) if plain is None else None
     encoded = model.encode(packed, depth=depth, recorder=recorder, cache_updates=cache_updates)
     below, read = (encoded.last, None) if plain is None else (encoded.below, _at(encoded.last, plain))
-    information = model.embeddings.absolute(_at(packed.positions, decoded))  # raw absolute positions
+    information = decoding_information(model, packed, decoded)
     update_cache = None if cache_updates is None else cache_updates[-1]
-    return enhanced_mask_decoder(model.encoder, below, information, decoded, packed.layout, config, update_cache), read
+    return enhanced_mask_decoder(model, below, information, decoded, packed.layout, update_cache), read
 
 
 def encoder_depth(config: DebertaConfig) -> int:
@@ -64,27 +66,46 @@ def encoder_depth(config: DebertaConfig) -> int:
     return config.num_hidden_layers - (1 if config.emd_steps > 0 else 0)
 
 
+def decoder_passes(model: DebertaModel) -> list[tuple[DebertaLayer, int]]:
+    """Return the layers of the mask decoder in order, and how many times each runs."""
+    last, own = model.encoder.layer[-1], model.mask_decoder
+    return [(last, model.config.emd_steps - len(own)), *((layer, 1) for layer in own)]
+
+
+def decoding_information(model: DebertaModel, packed: PackedInput, rows: Rows) -> Tensor | None:
+    """Return I of these rows [rows, hidden], or None if nothing is added."""
+    positions = _at(packed.positions, rows)
+    if model.config.emd_information == "positions":
+        return model.embeddings.absolute(positions)
+    if model.config.emd_information == "embeddings":
+        segments = None if packed.segments is None else _at(packed.segments, rows)
+        return model.embeddings(_at(packed.words, rows), positions, segments)
+    return None
+
+
 def enhanced_mask_decoder(
-    encoder: DebertaEncoder,
+    model: DebertaModel,
     hidden: Tensor,  # H [T, hidden]
-    information: Tensor,  # I [rows, hidden]
+    information: Tensor | None,  # I [rows, hidden]; None: 0
     rows: Rows,
     layout: Layout,
-    config: DebertaConfig,
     update_cache: UpdateCache | None = None,
 ) -> Tensor:
     """Return the decoded rows [rows, hidden]."""
-    layer = encoder.layer[-1]
-    att = layer.attention.self
-    queries = _at(hidden, rows) + information
-    table = relative_table(encoder, config, layout)
-    memory = project_memory(att, hidden)  # keys and values, the same in all passes
-    if update_cache is not None:
-        memory = update_cache(*memory)
+    config = model.config
+    queries = _at(hidden, rows)
+    if information is not None:
+        queries = queries + information
+    table = relative_table(model.encoder, config, layout)
     at_rows = layout if isinstance(rows, slice) else layout.at_rows(rows)
-    for _ in range(config.emd_steps):
-        context = attention_context(att, (project_queries(att, queries), *memory), config, at_rows, table)
-        queries = finish_layer(layer, context, queries)
+    for layer, times in decoder_passes(model):
+        att = layer.attention.self
+        memory = project_memory(att, hidden)  # keys and values, the same in all passes of a layer
+        if update_cache is not None:
+            memory = update_cache(*memory)
+        for _ in range(times):
+            context = attention_context(att, (project_queries(att, queries), *memory), config, at_rows, table)
+            queries = finish_layer(layer, context, queries)
     return queries
 
 

@@ -253,7 +253,7 @@ class DebertaForTokenClassification(DebertaPreTrainedModel):
         super().__init__(config)
         self.num_labels = config.num_labels
         self.deberta = DebertaModel(config)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = _classifier_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, config.num_labels)
         self.post_init()
 
@@ -296,6 +296,7 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
         config.num_labels = 2  # start and end; transformers sizes its head by this field
         super().__init__(config)
         self.deberta = DebertaModel(config)
+        self.dropout = nn.Dropout(config.cls_dropout or 0.0)  # stock has none
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()
 
@@ -323,7 +324,7 @@ class DebertaForQuestionAnswering(DebertaPreTrainedModel):
             output_hidden_states,
             return_dict=True,
         )
-        start, end = self.qa_outputs(output.last_hidden_state).unbind(-1)
+        start, end = self.qa_outputs(self.dropout(output.last_hidden_state)).unbind(-1)
         loss = None
         if start_positions is not None and end_positions is not None:
             scores = (start, end)

@@ -16,10 +16,12 @@ DeBERTa models use our classes, other encoders those of transformers. Weights ar
 import json
 import re
 import shutil
-from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import nn
@@ -28,8 +30,10 @@ from transformers import PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerF
 from debertakit.checkpoints import hub_file, load_whole
 from debertakit.config import MODEL_TYPES, DebertaConfig
 from debertakit.data.examples import Kind
+from debertakit.ensembles import Ensemble, read_ensemble
 from debertakit.files import remove, write_json
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, DebertaSeq2SeqConfig, is_seq2seq
+from debertakit.model_names import check_model, resolve_bundled
 from debertakit.protocols import Tokenizer
 from debertakit.text.tokenizers import TOKENIZER_FILES, load_tokenizer
 
@@ -54,8 +58,9 @@ ADAPTED_HEADS = {  # PEFT's task types
 LABELLED: tuple[Kind, ...] = ("single-label", "multi-label", "tagging")
 DROPOUTS = ("cls_dropout", "classifier_dropout", "classifier_dropout_prob", "seq_classif_dropout")
 """Config fields for the dropout before the classifier: ours, BERT's, ALBERT's, DistilBERT's. XLNet has none."""
+UNUSUAL = 0.987
+"""A dropout that no model has."""
 LAYER = re.compile(r"(?:^|\.)layers?\.(\d+)\.")
-HUB_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 TASK_FILE = "task.json"
 POOLING_FILE = "1_Pooling/config.json"
 POOLING_FILES = ("modules.json", POOLING_FILE)  # of sentence-transformers
@@ -70,6 +75,8 @@ class TaskSettings:
     """Tokens; None: the longest input that the model takes."""
     no_answer_threshold: float | None = 0.0
     """How far "no answer" must beat the best answer; None: the model always answers (decisions.py)."""
+    columns: dict[str, Any] = field(default_factory=dict)
+    """Columns of the training file: text, pair, label, separator and options, if it was a table."""
 
     def save(self, folder: Path) -> None:
         write_json(folder / TASK_FILE, asdict(self))
@@ -78,13 +85,18 @@ class TaskSettings:
     def read(cls, name: str | Path) -> "TaskSettings":
         """Read task.json of a folder or hub model, or the files of a run by version 1: run.json and metrics.json."""
         stored = _json(name, TASK_FILE)
-        unknown = sorted(stored.keys() - {field.name for field in fields(cls)})
+        unknown = sorted(stored.keys() - {each.name for each in fields(cls)})
         if unknown:
             raise ValueError(f"{name}: {TASK_FILE} has the unknown field {unknown[0]!r}; a newer version wrote it")
-        if stored or not Path(name).is_dir():
-            return cls(**stored)
-        metrics = _json(name, "metrics.json")
-        return cls(_json(name, "run.json").get("max_length"), metrics.get("no_answer_threshold", 0.0))
+        if not stored and Path(name).is_dir():
+            metrics = _json(name, "metrics.json")
+            stored = {"max_length": _json(name, "run.json").get("max_length")}
+            stored["no_answer_threshold"] = metrics.get("no_answer_threshold", 0.0)
+        for key, types in (("max_length", (int,)), ("no_answer_threshold", (int, float))):
+            value = stored.get(key)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, types)):
+                raise ValueError(f"{name}: {key}={value!r} in {TASK_FILE} is not a number")
+        return cls(**stored)
 
 
 @dataclass(frozen=True)
@@ -142,11 +154,11 @@ class SavedModel:
         """
         path = self._holder(*TOKENIZER_FILES)
         if self.ours:
-            return load_tokenizer(path)
+            return _tried(path, load_tokenizer)
         from transformers import AutoTokenizer
 
         try:
-            return AutoTokenizer.from_pretrained(path)
+            return _tried(path, partial(AutoTokenizer.from_pretrained, trust_remote_code=False))
         except (OSError, ValueError) as error:
             raise ValueError(f"{path} has no tokenizer: {_first_line(error)}") from None
 
@@ -159,16 +171,21 @@ class SavedModel:
         wanted = self.head if head is None else head
         if is_seq2seq(self.name):
             raise ValueError(f"{self} is a DeBERTa-D: it generates text (deberta generate) and has no {wanted} head")
+        if (several := read_ensemble(Path(self.name))) is not None:
+            return cast(PreTrainedModel, Ensemble([describe(path).network(head) for path in several[0]], several[1]))
         cls = _class_of(wanted, self.ours)
-        if self.adapter is not None:
-            return _merged(cls, self, self.adapter)
-        if not wanted:
-            return cls.from_pretrained(self.name, dtype=torch.float32, **options).eval()
-        return load_whole(cls, self.name, dtype=torch.float32, **options)
+        options = {"dtype": torch.float32, **_safe(self.ours), **options}
+        with _readable(self, "weights and config do not fit together"):
+            if self.adapter is not None:
+                return _merged(cls, self, self.adapter)
+            if not wanted:
+                return cls.from_pretrained(self.name, **options).eval()
+            return load_whole(cls, self.name, **options)
 
 
 def describe(name: str | Path) -> SavedModel:
-    """Describe a folder or a hub model without loading its weights."""
+    """Describe a folder, a hub model or a bundled model (en-small, zh-small) without loading its weights."""
+    name = resolve_bundled(name)
     folder = Path(name)
     if (folder / ADAPTER_FILE).is_file():
         return _describe_adapter(folder)
@@ -180,20 +197,21 @@ def load_config(path: str | Path) -> PreTrainedConfig:
     """Load a config. For a DeBERTa-D, return the config of its encoder."""
     from transformers import AutoConfig
 
+    path = check_model(path)
     folder = Path(path)
-    if not folder.exists() and not HUB_NAME.fullmatch(str(path)):
-        raise ValueError(f"{path}: no such folder")
     if (folder / ADAPTER_FILE).is_file() and not (folder / "config.json").is_file():
         raise ValueError(f"{path} is an adapter; give its base model, {_json(path, ADAPTER_FILE).get(BASE_MODEL)}")
-    if folder.exists() and not (folder / "config.json").is_file():
-        raise ValueError(f"{path} is not a model: it has no config.json")
-    try:
-        config = AutoConfig.from_pretrained(path)
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{path} is not a model folder, and no hub model was found: {_first_line(error)}") from None
-    if isinstance(config, DebertaSeq2SeqConfig):
-        return config.encoder
-    return DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
+    with _readable(path, "config.json cannot be used"):
+        try:
+            config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+        except (OSError, ValueError) as error:
+            here = "config.json cannot be used" if folder.exists() else "no such folder, and no hub model was found"
+            raise ValueError(f"{path}: {here}: {_first_line(error)}") from None
+        if isinstance(config, DebertaSeq2SeqConfig):
+            return config.encoder
+        config = DebertaConfig.from_pretrained(path) if config.model_type in MODEL_TYPES else config
+        config.to_dict()  # raises on fields of a wrong type
+        return config
 
 
 def sequence_kind(config: PreTrainedConfig) -> Kind:
@@ -206,6 +224,9 @@ def sequence_kind(config: PreTrainedConfig) -> Kind:
 
 def labels_of(config: PreTrainedConfig) -> tuple[str, ...]:
     """Labels in logit order."""
+    missing = [i for i in range(config.num_labels) if not isinstance(config.id2label.get(i), str)]
+    if missing:
+        raise ValueError(f"config.json: id2label has no text for label {missing[0]}")
     return tuple(config.id2label[i] for i in range(config.num_labels))
 
 
@@ -213,22 +234,36 @@ def load_for_training(
     path: str | Path, kind: Kind, labels: tuple[str, ...] = (), cls_dropout: float | None = None
 ) -> PreTrainedModel:
     """Load a folder or hub model with a head for ``kind``, new unless the checkpoint has one that fits."""
+    path = resolve_bundled(path)
     config = load_config(path)
     ours = config.model_type in MODEL_TYPES
     cls = _class_of(HEADS[kind], ours)
-    changes = _head_fields(kind, labels)
-    dropout = next((name for name in DROPOUTS if hasattr(config, name)), None)
-    if cls_dropout is not None and dropout is not None:
-        changes[dropout] = cls_dropout
+    changes = _head_fields(kind, labels) | _dropout_field(config, cls_dropout)
     if ours and is_seq2seq(path):
         return _encoder_of(path, cls, config, changes)
-    model, info = cls.from_pretrained(
-        path, dtype=torch.float32, ignore_mismatched_sizes=True, output_loading_info=True, **changes
-    )
+    loading = {"dtype": torch.float32, "ignore_mismatched_sizes": True, "output_loading_info": True, **_safe(ours)}
+    with _readable(path, "weights and config do not fit together"):
+        model, info = cls.from_pretrained(path, **loading, **changes)
     missing = sorted(name for name in info["missing_keys"] if LAYER.search(name))
     if missing:
         raise ValueError(f"{path} lacks {len(missing)} weights of the encoder, for example {missing[0]}")
     return model
+
+
+def has_head_dropout(path: str | Path, kind: Kind) -> bool:
+    """Whether ``cls_dropout`` changes the head of a model for ``kind``. Some heads of transformers have no dropout."""
+    config = load_config(path)
+    ours = config.model_type in MODEL_TYPES
+    cls = _class_of(HEADS[kind], ours)
+    marked = type(config).from_dict({**config.to_dict(), **_dropout_field(config, UNUSUAL)})
+    with torch.device("meta"):
+        model = cls(marked) if ours else cls.from_config(marked)
+    return any(isinstance(module, nn.Dropout) and module.p == UNUSUAL for module in model.modules())
+
+
+def _dropout_field(config: PreTrainedConfig, cls_dropout: float | None) -> dict[str, object]:
+    name = next((name for name in DROPOUTS if hasattr(config, name)), None)
+    return {} if name is None or cls_dropout is None else {name: cls_dropout}
 
 
 def longest_input(model: PreTrainedModel, tokenizer: Tokenizer) -> tuple[int, bool]:
@@ -284,7 +319,10 @@ def _class_of(head: str, ours: bool) -> type[PreTrainedModel]:
 
 def _head(config: PreTrainedConfig) -> str:
     """DebertaV2ForSequenceClassification -> "SequenceClassification"; a bare encoder -> ""."""
-    architecture = (config.architectures or [""])[0]
+    named = config.architectures or [""]
+    if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+        raise ValueError(f"config.json: architectures={named!r} is not a list of names")
+    architecture = named[0]
     return architecture.rpartition("For")[2] if "For" in architecture else ""
 
 
@@ -348,7 +386,8 @@ def _merged(cls: type[PreTrainedModel], saved: SavedModel, adapter: Path) -> Pre
         raise ImportError(f"{saved} is an adapter; loading it needs peft: pip install peft") from None
     labels = labels_of(saved.config) if saved.head in HEADS.values() else ()
     fields = {"id2label": dict(enumerate(labels)), "label2id": {x: i for i, x in enumerate(labels)}} if labels else {}
-    base = cls.from_pretrained(saved.name, dtype=torch.float32, ignore_mismatched_sizes=True, **fields)
+    loading = {"dtype": torch.float32, "ignore_mismatched_sizes": True, **_safe(saved.ours)}
+    base = cls.from_pretrained(saved.name, **loading, **fields)
     return PeftModel.from_pretrained(base, adapter).merge_and_unload().eval()
 
 
@@ -381,11 +420,44 @@ def _json(name: str | Path, file: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a JSON file: {error}") from None
     if not isinstance(content, dict):
         raise ValueError(f"{path} should hold a JSON object, and holds a {type(content).__name__}")
     return content
+
+
+@contextmanager
+def _readable(name: object, problem: str) -> Iterator[None]:
+    """Turn what transformers and torch raise on damaged or hostile files into a ValueError that names the model."""
+    try:
+        yield
+    except (ValueError, OSError, ImportError, MemoryError):
+        raise
+    except Exception as error:
+        raise ValueError(f"{name}: {problem}: {_first_line(error)} ({type(error).__name__})") from error
+
+
+def _safe(ours: bool) -> dict[str, Any]:
+    """Never run code from a model folder. Our classes have no such option."""
+    return {} if ours else {"trust_remote_code": False}
+
+
+def _tried(path: str, load: Callable[[str], PreTrainedTokenizerFast]) -> PreTrainedTokenizerFast:
+    """Load a tokenizer and use it once: some damaged files fail only then, also with a panic of the Rust side."""
+    try:
+        with _readable(path, "the tokenizer cannot be used"):
+            tokenizer = load(path)
+            longest = tokenizer.model_max_length
+            if isinstance(longest, bool) or not isinstance(longest, (int, float)) or not longest >= 1:
+                raise ValueError(f"{path}: model_max_length={longest!r} in tokenizer_config.json must be >= 1")
+            tokenizer.model_max_length = int(longest)
+            tokenizer(["a b", "a b"], ["c", "c"], truncation=True, max_length=8, return_overflowing_tokens=True)
+            return tokenizer
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":  # pyo3 gives no way to import the class
+            raise
+        raise ValueError(f"{path}: the tokenizer cannot be used: {error}") from None
 
 
 def _first_line(error: Exception) -> str:

@@ -47,7 +47,7 @@ class DebertaEmbeddings(nn.Module):
         self.word_embeddings = nn.Embedding(config.vocab_size, config.embedding_size, padding_idx=config.pad_token_id)
         self.position_embeddings = (
             nn.Embedding(config.max_position_embeddings, config.embedding_size)
-            if config.position_biased_input or config.emd_steps > 0
+            if config.position_biased_input or config.decodes_positions
             else None
         )
         self.token_type_embeddings = (
@@ -330,13 +330,7 @@ class DebertaPreTrainedModel(PretrainedLoading, PreTrainedModel):
 
     def post_init(self) -> None:
         super().post_init()
-        self.free_positions()
-
-    def free_positions(self) -> None:
-        """Train the absolute position table only if the model uses it. Fine-tuning must not change an unused table."""
-        table = self.base_model.embeddings.position_embeddings
-        if table is not None:
-            table.requires_grad_(self.decodes_masks or self.config.position_biased_input)
+        self.base_model.train_mask_decoder(self.decodes_masks)
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
@@ -353,7 +347,20 @@ class DebertaModel(DebertaPreTrainedModel):
         super().__init__(config)
         self.embeddings = DebertaEmbeddings(config)
         self.encoder = DebertaEncoder(config)
+        own_layers = nn.ModuleList(DebertaLayer(config) for _ in range(config.own_emd_layers))
+        self.mask_decoder = cast(Sequence[DebertaLayer], own_layers)
         self.post_init()
+
+    def train_mask_decoder(self, used: bool) -> None:
+        """Train the absolute position table and the mask decoder's own layers only if the model uses them.
+
+        Fine-tuning must not change them if it does not, and DDP waits for the gradient of every trained parameter.
+        """
+        table = self.embeddings.position_embeddings
+        if table is not None:
+            table.requires_grad_(used or self.config.position_biased_input)
+        for layer in self.mask_decoder:
+            layer.requires_grad_(used)
 
     def get_input_embeddings(self) -> nn.Module:
         return self.embeddings.word_embeddings

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, overload
+from typing import TYPE_CHECKING, Literal, Protocol, get_args, overload
 
 if TYPE_CHECKING:
     import tokenizers
     from torch import Tensor, nn
     from transformers import BatchEncoding
+
+Precision = Literal["auto", "fp32", "bf16", "fp16"]
+PRECISIONS: tuple[str, ...] = get_args(Precision)
+"""Of training (precision.py). Here, because the command line checks it without torch."""
 
 
 class Tokenizer(Protocol):
@@ -18,6 +22,7 @@ class Tokenizer(Protocol):
     model_max_length: int
     model_input_names: list[str]
     padding_side: str
+    init_kwargs: dict[str, object]
     mask_token: str
     all_special_ids: list[int]
     pad_token_id: int

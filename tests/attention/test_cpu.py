@@ -36,7 +36,18 @@ RULES = [
     V3,
 ]
 QUIET = settings(max_examples=40)
+ISAS = [name for name in cpu.ISAS if cpu.available() and cpu._library()[0].attention_select(name.encode())][::-1]
 fused, written_out = with_tables(cpu.attend), with_tables(reference.attend)
+
+
+@pytest.fixture(autouse=True, scope="module", params=ISAS or ["none"])
+def isa(request):
+    """Run all tests of this file once per instruction set of this CPU."""
+    library = cpu._library()[0]
+    before = cpu.instruction_set()
+    library.attention_select(request.param.encode())
+    yield request.param
+    library.attention_select(before.encode())
 
 
 def lengths(*values: int) -> Layout:
@@ -275,26 +286,6 @@ def test_threads_without_an_openmp_runtime(monkeypatch):
     assert torch.equal(check(lengths(200, 64), V3)["out"], expected)
 
 
-@pytest.fixture
-def _baseline():
-    library = cpu._library()[0]
-    assert library is not None
-    library.attention_use_baseline(1)
-    assert library.attention_isa() == b"baseline"
-    yield
-    library.attention_use_baseline(0)
-
-
-@pytest.mark.usefixtures("_baseline")
-@pytest.mark.parametrize("relative", RULES)
-def test_without_avx2(relative):
-    """Test the code path for CPUs without AVX2 or better."""
-    torch.manual_seed(18)
-    check(lengths(300, 37), relative, heads=1, d=24, dropout=0.1)
-    holes, _ = Layout.from_mask(torch.rand(2, 60) < 0.8)
-    check(holes.causal(), relative)
-
-
 def test_dropout_keeps_the_reference_mask_and_depends_on_the_seed():
     torch.manual_seed(12)
     layout = lengths(64)
@@ -417,6 +408,20 @@ def test_wrong_calls_say_what_is_wrong():
         fused(q[..., :6], k[..., :6], v[..., :6], None, None, layout, None, 1.0)
     with pytest.raises(ValueError, match="needs a seed"):
         fused(q, k, v, None, None, layout, None, 1.0, 0.1)
+    with pytest.raises(ValueError, match="scale above 0"):
+        fused(q, k, v, None, None, layout, None, 0.0)
+
+
+def test_the_instruction_set_can_be_forced(isa, monkeypatch):
+    for wanted in (isa, "sse9"):
+        monkeypatch.setenv("DEBERTAKIT_KERNEL", wanted)
+        cpu._library.cache_clear()
+        try:
+            assert cpu.available() == (wanted == isa)
+            assert cpu.instruction_set() == (isa if wanted == isa else "")
+            assert ("DEBERTAKIT_KERNEL=sse9" in cpu.reason()) == (wanted != isa)
+        finally:
+            cpu._library.cache_clear()
 
 
 def test_second_derivatives_equal_those_of_the_reference():

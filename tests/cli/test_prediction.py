@@ -1,11 +1,14 @@
 """Commands that predict. Invalid combinations of options are refused before a model is loaded."""
 
+import re
+
 import pytest
 from transformers import BertConfig, BertForMaskedLM
 from typer.testing import CliRunner
 
 from debertakit.cli import app
-from debertakit.cli.prediction import column_names, inputs_of
+from debertakit.cli.prediction import inputs_of, is_file_name, predictions_file
+from debertakit.inference.options import FileOptions
 from debertakit.inference.tasks import EntityTagger, OptionChooser, PairScorer
 from tests import tiny
 from tests.inference import material
@@ -20,16 +23,16 @@ def predict(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((), "pass either texts, or --file and --out"),
-        (("a", *FILES), "pass either texts, or --file and --out"),
-        (("--file", "in.csv"), "--file needs --out"),
+        ((), "pass texts (deberta predict MODEL"),
+        (("a", *FILES), "pass texts (deberta predict MODEL"),
+        (("--file", "in.parquet", "--engine", "ray"), "no such folder"),
         ((*FILES, "--engine", "spark"), "unknown engine 'spark'; choose local or ray"),
-        (("a", "--engine", "ray"), "--engine is not an option of a run without --file"),
+        (("a", "--engine", "ray"), "--engine is not an option of a run without a file"),
         ((*FILES, "--workers", 2), "--workers needs --engine ray"),
-        (("a", "--out", "out.csv"), "--out is not an option of a run without --file"),
-        (("a", "--column", "text=review"), "--column is not an option of a run without --file"),
-        ((*FILES, "--pair", "b"), "--pair is not an option of a run with --file"),
-        ((*FILES, "--json"), "--json is not an option of a run with --file"),
+        (("a", "--out", "out.csv"), "--out is not an option of a run without a file"),
+        (("a", "--column", "text=review"), "--column is not an option of a run without a file"),
+        ((*FILES, "--json"), "--json is not an option of a run with a file"),
+        (("in.csv", "--json"), "--json is not an option of a run with a file"),
         (("a", "--label", "x"), "--label is not an option of a run without --task zero-shot"),
         (("a", "--task", "ner", "--template", "{}"), "--template is not an option of a run without --task zero-shot"),
         (("a", "--backend", "jax"), "unknown backend 'jax'"),
@@ -69,9 +72,24 @@ def test_the_second_text():
 
 
 def test_columns():
-    assert column_names(["text=review", "pair=reply=1"]) == {"text": "review", "pair": "reply=1"}
+    given = FileOptions(text="review", column=["pair=reply=1"])
+    assert given.columns() == {"text": "review", "pair": "reply=1"}
     with pytest.raises(ValueError, match="--column review: write it as field=column"):
-        column_names(["review"])
+        FileOptions(column=["review"]).columns()
+
+
+def test_a_file_and_its_predictions(tmp_path):
+    assert all(map(is_file_name, ("my.csv", "data/My.JSONL", "a.xlsx")))
+    assert not any(map(is_file_name, ("a fine film.csv", "fine", "3.14", "see you at example.com")))
+    assert predictions_file(tmp_path / "my.csv") == tmp_path / "my-predictions.csv"
+    (tmp_path / "my-predictions.csv").touch()
+    assert predictions_file(tmp_path / "my.csv") == tmp_path / "my-predictions-2.csv"
+    assert predictions_file(tmp_path / "my.json").suffix == ".jsonl"
+
+
+def test_the_confidence_is_printed(tmp_path):
+    folder = material.saved(tmp_path / "m", "SequenceClassification", num_labels=2)
+    assert re.fullmatch(r"LABEL_[01]  \((5|6|7|8|9)\d\.\d%\)\n", predict(folder, "the cat").stdout)
 
 
 def test_fill_takes_other_masked_language_models(tmp_path):

@@ -40,21 +40,33 @@ def runs(place):
     first, second = run(*command, place / "a"), run(*command, place / "b", "--seed", 1, "--max-length", 16)
     assert (first.exit_code, second.exit_code) == (0, 0)
     assert re.search(r"a: accuracy \d+\.\d\d on the dev set, \d+ s", first.stdout)
+    assert re.search(r"^\d+\.\d % accuracy \(majority class: \d+\.\d %\), 95 % interval", first.stdout)
     assert "24 training and 10 dev examples" in first.stderr
     return place / "a", place / "b"
 
 
 def test_evaluate_prints_what_finetune_found(place, runs):
     shown = run("evaluate", runs[0], "--task", "rte", "--data", place / "data", "--out", place / "kept").output
-    assert shown.strip() in (runs[0] / "report.md").read_text().replace("| dev | accuracy | ", "accuracy ")
+    assert "% accuracy (majority class: " in shown
+    assert shown.splitlines()[-1] in (runs[0] / "report.md").read_text().replace("| dev | accuracy | ", "accuracy ")
     kept, made = (f / "predictions-dev.jsonl" for f in (place / "kept", runs[0]))
     assert kept.read_text() == made.read_text()
 
 
 def test_two_runs_are_compared(runs):
     shown = run("evaluate", *runs, "--compare", "--resamples", 200).output
+    assert re.match(r"no significant difference \(p = |.*/[ab] is better \(p = ", shown)
     for name in ("difference", "95 % interval", "paired bootstrap: p = ", "randomisation: p = ", "McNemar: p = "):
         assert name in shown
+
+
+def test_robustness_of_a_run(place, runs):
+    command = ("evaluate", runs[0], "--task", "rte", "--data", place / "data", "--robustness")
+    shown = run(*command, "--out", place / "robust").stdout.splitlines()
+    firsts = ["typos", "case", "word", "negation", f"{place / 'robust' / 'robustness.html'}:"]
+    assert [line.split()[0] for line in shown[2:]] == firsts
+    assert " 10 of 10 " in shown[3]
+    assert run(*command).stdout.splitlines() == shown[:-1]
 
 
 def test_the_leaderboards_file(place, runs):
@@ -70,9 +82,10 @@ def test_the_leaderboards_file(place, runs):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("evaluate", "{a}", "{b}"), "pass one model, not 2"),
+        (("evaluate", "{a}", "{b}"), "pass one model, not 2; to compare two runs, add --compare"),
+        (("evaluate", "{a}", "{data}/tets.tsv"), r"tets.tsv: no such file .did you mean 'test.tsv'"),
         (("evaluate", "{a}", "--compare"), "--compare needs two runs, not 1"),
-        (("evaluate", "{a}"), "either --task and --data, or --file"),
+        (("evaluate", "{a}"), "pass a file with labels"),
         (("evaluate", "{model}", "--task", "rte", "--data", "{data}"), "fine-tune it first"),
         (("evaluate", "{a}", "{model}", "--compare"), "not a finished run"),
         (("evaluate", "{a}", "--task", "stsb", "--data", "{data}"), "model for single-label, but stsb is a regression"),
@@ -84,7 +97,11 @@ def test_the_leaderboards_file(place, runs):
             "already contains a run",
         ),
         (("finetune", "--model", "{data}", "--out", "{data}/x", "--task", "rte", "--data", "{data}"), "no config.json"),
-        (("finetune", "--model", "{model}", "--out", "{data}/x"), "either --task and --data"),
+        (("finetune", "--model", "{model}", "--out", "{data}/x"), "pass a training file"),
+        (
+            ("finetune", "--model", "{model}", "--task", "rte", "--data", "{data}", "--search", "4", "--seeds", "2"),
+            "--search tries one seed",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(arguments, message, place, runs):
@@ -120,6 +137,9 @@ FILE = ("--file", "f.csv", "--text", "a", "--label", "y")
         ("evaluate", ("m", *RTE, "--window", 8), "--window", "--task rte"),
         ("evaluate", ("m", *FILE, "--data", "d"), "--data", "--file"),
         ("evaluate", ("m", *FILE, "--stride", 8), "--stride", "--file"),
+        ("evaluate", ("m", *FILE, "--seed", 1), "--seed", "--file"),
+        ("evaluate", ("m", *RTE, "--robustness", "--text", "a"), "--text", "--task rte --robustness"),
+        ("evaluate", ("m", *FILE, "--robustness", "--data", "d"), "--data", "--robustness"),
         ("evaluate", ("m", *FILE, "--resamples", 200), "--resamples", "--file"),
         ("evaluate", ("m", *RTE, "--out", "o", "--predict-test", "--split", "dev2"), "--split", "--predict-test"),
         ("evaluate", ("m", *RTE, "--out", "o", "--predict-test", "--file", "f"), "--file", "--predict-test"),

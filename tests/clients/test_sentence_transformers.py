@@ -80,12 +80,14 @@ def test_half_precision_by_the_old_keyword(encoder):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_training_ends_with_the_embeddings_of_stock(encoder, variant, tmp_path):
+    """With SGD: Adam makes a step of full size from a gradient that is nothing but rounding."""
     pairs = Dataset.from_dict({"anchor": TEXTS[:4], "positive": TEXTS[1:]})
     found = []
     for each in (variant, "stock"):
         model = sentence_model(encoder, each)
         arguments = TrainingArguments(
-            str(tmp_path / each), max_steps=2, per_device_train_batch_size=2, learning_rate=1e-2, report_to=[],
+            str(tmp_path / each), max_steps=2, per_device_train_batch_size=2, learning_rate=10, optim="sgd",
+            report_to=[],
             use_cpu=True, disable_tqdm=True, save_strategy="no", seed=3,
         )  # fmt: skip
         before = model.encode(TEXTS)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from debertakit.data.conll import bio, read_conll, tag_names
+from debertakit.data.conll import bio, looks_like_conll, read_conll, tag_names
 from debertakit.data.examples import Tagged
 from debertakit.tasks.suites import task
 from tests.material import lines
@@ -112,3 +112,67 @@ def test_written_files_are_read_again(tmp_path):
     examples = [Tagged("0", ("a", "b"), ("B-x", "I-x")), Tagged("1", ("c",), ("O",))]
     task("wnut17").write(tmp_path / "out.conll", examples, [e.tags for e in examples])
     assert read_conll(tmp_path / "out.conll") == examples
+
+
+POS = ("The DET", "dog NOUN", "barks VERB", ". .", "", "Dogs NOUN", "bark VERB")
+
+
+def test_tags_that_mark_no_entities_are_kept(tmp_path):
+    examples = read_conll(file(tmp_path, *POS))
+    assert examples == [
+        Tagged("0", ("The", "dog", "barks", "."), ("DET", "NOUN", "VERB", ".")),
+        Tagged("1", ("Dogs", "bark"), ("NOUN", "VERB")),
+    ]
+    assert tag_names(examples) == (".", "DET", "NOUN", "VERB")
+
+
+def test_a_column_can_be_chosen(tmp_path):
+    path = file(tmp_path, "EU NNP I-NP B-ORG", "rejects VBZ I-VP O", "", "Ann NNP I-NP B-PER")
+    assert [e.tags for e in read_conll(path)] == [("B-ORG", "O"), ("B-PER",)]
+    assert [e.tags for e in read_conll(path, column="2")] == [("NNP", "VBZ"), ("NNP",)]
+    for wrong in ("pos", "0", "-1"):
+        with pytest.raises(ValueError, match="is a column number, from 1"):
+            read_conll(path, column=wrong)
+    with pytest.raises(ValueError, match="not a word and a BIO tag"):
+        read_conll(path, column="9")
+
+
+def test_conll_u(tmp_path):
+    """Comments, words of several tokens (2-3) and empty nodes (4.1) are no words of the sentence."""
+    rows = [("1", "I", "PRON"), ("2-3", "don't", "_"), ("2", "do", "AUX"), ("3", "n't", "PART"), ("3.1", "x", "VERB")]
+    columns = ["\t".join((number, word, "lemma", tag, "XP", *"_____")) for number, word, tag in rows]
+    path = file(tmp_path, "# sent_id = 1", "# text = I don't", *columns, "", columns[0], name="a.conllu")
+    assert [(e.words, e.tags) for e in read_conll(path)] == [
+        (("I", "do", "n't"), ("PRON", "AUX", "PART")),
+        (("I",), ("PRON",)),
+    ]
+    assert read_conll(path, column="5")[0].tags == ("XP", "XP", "XP")
+
+
+def test_a_word_that_begins_with_a_hash_is_no_comment(tmp_path):
+    path = file(tmp_path, "# a comment about it", "# SYM", "5 NUM", "", "# SYM")
+    assert [e.words for e in read_conll(path)] == [("#", "5"), ("#",)]
+
+
+def test_lines_with_another_number_of_columns_are_skipped(tmp_path, caplog):
+    read_conll(file(tmp_path, *["a DET", "b NOUN", ""] * 30, "c", ""))
+    assert "line 91: not a word and a tag ('c'); skipped" in caplog.text
+
+
+def test_a_column_of_words_is_no_column_of_tags(tmp_path):
+    with pytest.raises(ValueError, match=r"30 different tags for 30 words .*; is it the right column\?"):
+        read_conll(file(tmp_path, *[f"{i} word{i}" for i in range(30)]))
+
+
+@pytest.mark.parametrize(
+    ("rows", "looks"),
+    [
+        (POS, True),
+        (("Ann B-PER", "sings O"), True),
+        (("text\tlabel", "a b\tx", "", "c d\ty"), False),
+        (("good 1", "", "bad 0", "", "fine 1"), False),
+        (("a film", "a good film", "", "a bad one"), False),
+    ],
+)
+def test_what_looks_like_conll(tmp_path, rows, looks):
+    assert looks_like_conll(file(tmp_path, *rows, name="a.txt")) is looks

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import sys
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -359,6 +360,50 @@ def test_a_quotation_mark_that_never_closes(tmp_path):
         read(path)
 
 
+def test_a_quotation_mark_that_swallows_good_rows(tmp_path, caplog):
+    """The mark ends at the next quoted cell, so the rows between them are read again, and only its own row is lost."""
+    good = [f"text {i},{'yes' if i % 2 else 'no'}" for i in range(40)]
+    path = lines(tmp_path / "a.csv", "text,label", *good[:20], '"never closed,yes', *good[20:], '"quoted, cell",no')
+    assert [e.text for e in read(path)] == [*(f"text {i}" for i in range(40)), "quoted, cell"]
+    assert f"{path}, line 22: unclosed quotation mark; skipped" in caplog.text
+    end = lines(tmp_path / "b.csv", "text,label", *good, '"never closed,yes')
+    assert len(read(end)) == 40
+    assert f"{end}, line 42: unclosed quotation mark; skipped" in caplog.text
+
+
+def test_a_quotation_mark_that_closes_by_chance_is_named(tmp_path, caplog):
+    """Nobody can know that this cell is not one text, so it is kept."""
+    good = [f"text {i},{'yes' if i % 2 else 'no'}" for i in range(40)]
+    path = lines(
+        tmp_path / "a.csv", "text,label", *good[:20], '"never closed,yes', *good[20:22], 'a 12",no', *good[22:]
+    )
+    assert len(read(path)) == 39
+    assert f"{path}, line 22: unclosed quotation mark? (one cell has 4 lines that look like rows)" in caplog.text
+    caplog.clear()
+    letter = lines(tmp_path / "b.csv", "text,label", *good, '"Dear all,', "", "I left", "", 'Ann",yes')
+    assert read(letter)[-1].text == "Dear all,\n\nI left\n\nAnn"
+    assert not caplog.text
+
+
+def test_excel(tmp_path):
+    openpyxl = pytest.importorskip("openpyxl", reason="pip install 'debertakit[xlsx]'")
+    book = openpyxl.Workbook()
+    for row in (("Text", "label", None), ("a film", 1, None), (None, None, None), ("一部电影", 0, "note")):
+        book.active.append(row)
+    book.save(tmp_path / "a.xlsx")
+    assert read(tmp_path / "a.xlsx") == [TextExample("0", "a film", label="1"), TextExample("1", "一部电影", label="0")]
+    (tmp_path / "b.xlsx").write_text("not a workbook")
+    with pytest.raises(ValueError, match=r"b.xlsx: not a readable .xlsx file"):
+        read(tmp_path / "b.xlsx")
+
+
+def test_excel_without_its_package(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    (tmp_path / "a.xlsx").touch()
+    with pytest.raises(ImportError, match=r"a.xlsx: reading .xlsx needs openpyxl: pip install .*\[xlsx\]'"):
+        read(tmp_path / "a.xlsx")
+
+
 def test_a_damaged_parquet_file(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
     with pytest.raises(ValueError, match=r"a.parquet: not a readable Parquet file"):
@@ -366,13 +411,13 @@ def test_a_damaged_parquet_file(tmp_path):
 
 
 def test_other_suffixes_and_missing_files(tmp_path):
-    (tmp_path / "a.xlsx").write_bytes(b"PK")
-    with pytest.raises(ValueError, match=r"a.xlsx: not a table; expected one of .tsv, .csv"):
-        read(tmp_path / "a.xlsx")
+    (tmp_path / "a.docx").write_bytes(b"PK")
+    with pytest.raises(ValueError, match=r"a.docx: not a table; expected one of .tsv, .csv"):
+        read(tmp_path / "a.docx")
     with pytest.raises(ValueError, match=r"b.csv: no such file"):
         own_task(tmp_path / "b.csv", text="a", label="b")
-    with pytest.raises(ValueError, match="needs the column label"):
-        own_task(tmp_path / "a.xlsx", text="a")
+    with pytest.raises(ValueError, match=r"a.docx: not a table"):
+        own_task(tmp_path / "a.docx", text="a")
 
 
 def test_few_lines_however_many_problems(tmp_path, caplog):

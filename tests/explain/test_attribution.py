@@ -50,7 +50,7 @@ def test_a_text_is_read_up_to_the_stored_length(tokenizer, tmp_path):
     DebertaForSequenceClassification(small()).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     TaskSettings(max_length=6).save(tmp_path)
-    lines = make_outputs(str(tmp_path), [TEXT], Inputs(), Outputs(attribution=True))
+    lines = make_outputs([str(tmp_path)], [TEXT], Inputs(), Outputs(attribution=True))
     assert [line.split()[-1] for line in lines[1:]] == ["[CLS]", "a", "new", "store", "opened", "[SEP]"]
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from debertakit.cli import app
 from debertakit.explain.page import page_data, page_html, write_page
-from debertakit.explain.parts import Anatomy, Subject, centred, profile, shares, take_apart
+from debertakit.explain.parts import Anatomy, Subject, centred, profile, shares, striking, take_apart
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
 from tests.explain.material import TEXT, random_anatomy
@@ -69,7 +69,8 @@ def test_no_text_breaks_out_of_its_data():
 
 def test_nothing_is_fetched():
     html = page_html(page_data([[random_anatomy()]]))
-    assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp|https?://", html.split("explorer-data")[0])
+    html = html.split("explorer-data")[0].replace('"http://www.w3.org/2000/svg"', "")  # a name, not an address
+    assert not re.search(r"(src|href)\s*=|url\(|@import|fetch\(|XMLHttp|https?://", html)
 
 
 def test_too_large_for_a_page():
@@ -116,7 +117,8 @@ def test_the_command(folders, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([TEXT, "--out", "x.html", "--corpus", "c.txt"], "--corpus is only for --shares"),
+        ([TEXT, "--out", "x.html", "--corpus", "c.txt"], "--corpus with --out takes no texts"),
+        ([TEXT, "--out", "x.html", "--png", "x.png", "--corpus", "c.txt"], "--corpus is only for --shares, or"),
         ([TEXT, "--shares", "x.png", "--pair", TEXT], "--pair is only for --out, --png, --attribution"),
         ([TEXT, "--shares", "x.png", "--against", "other"], "--against is only for --out, --png"),
         ([TEXT, "--attribution", "--against", "other"], "--against is only for --out, --png"),
@@ -124,9 +126,9 @@ def test_the_command(folders, tmp_path):
         ([TEXT, TEXT, "--png", "x.png"], "--png draws one text, not 2"),
     ],
 )
-def test_what_would_be_ignored_is_refused(arguments, said, monkeypatch):
+def test_what_would_be_ignored_is_refused(arguments, said, folders, monkeypatch):
     monkeypatch.setattr(Subject, "load", lambda name: pytest.fail("it began to load"))
-    refused = CliRunner().invoke(app, ["explain", "--model", "no-such-model", *arguments])
+    refused = CliRunner().invoke(app, ["explain", "--model", str(folders / "deberta"), *arguments])
     assert isinstance(refused.exception, ValueError)
     assert said in str(refused.exception)
 
@@ -161,11 +163,19 @@ def test_in_a_real_browser(browser, tmp_path, tokenizer):
     assert browser.run("document.querySelectorAll('.model').length") == 2
     assert browser.run("document.querySelectorAll('h2')[1].textContent") == "plain " + NASTY
     content = shares([texts[0]]).content
-    assert column("m.querySelector('.shares').textContent") == told(content[1, 0], "content", "position")
+
+    # It opens on a striking head, with the selected cell in words.
+    layer, head, query, key = striking(texts[0])
+    assert column("[...m.querySelectorAll('.pickers select')].map(x => Number(x.value))") == [layer, head]
+    assert column("m.querySelector('.shares').textContent") == told(content[layer, head], "content", "position")
+    readout = column("m.querySelector('.readout').textContent")
+    assert readout.startswith(f"from {texts[0].tokens[query]} to {texts[0].tokens[key]}: ")
+    assert re.search(r"%.* c2c .* c2p .* p2c ", readout)
 
     # Layer and head by the pickers, then one further by the arrow key on the map.
     pick = "(box => { box.value = 0; box.dispatchEvent(new Event('change')) })"
-    column(f"{pick}(m.querySelectorAll('.pickers select')[0])")
+    for picker in (0, 1):
+        column(f"{pick}(m.querySelectorAll('.pickers select')[{picker}])")
     assert column("m.querySelector('.shares').textContent") == told(content[0, 0], "content", "position")
     column("m.querySelector('.map button[aria-pressed=true]').focus()")
     browser.press("ArrowRight")
@@ -192,10 +202,27 @@ def test_in_a_real_browser(browser, tmp_path, tokenizer):
     column("m.querySelector('.c2c canvas').focus()")
     browser.press("ArrowDown")
     assert "from store to beside" in column("m.querySelector('.c2c canvas').getAttribute('aria-label')")
+    assert column("m.querySelector('.tip').textContent").startswith("new → beside")
     colours = column(
         "new Set(m.querySelector('.attention canvas').getContext('2d').getImageData(0, 0, 300, 300).data).size"
     )
     assert colours > 20
+
+    # Thumbnails of all heads and their mean; lines between the tokens; a legend and the picture of the parts.
+    assert column("m.querySelectorAll('.thumbs button').length") == 3
+    column("m.querySelector('.thumbs button').click()")
+    assert column("m.querySelectorAll('.pickers select')[1].selectedOptions[0].textContent") == "mean"
+    mean = texts[0].attention[0].mean(0)[3, 5]
+    assert float(column("m.querySelector('.readout').textContent").split(": ")[1].split()[0]) == pytest.approx(
+        100 * mean, abs=0.3
+    )
+    column("m.querySelectorAll('.views button')[1].click()")
+    assert column("m.querySelector('.attention').hidden && !m.querySelector('.lines').hidden")
+    assert column("m.querySelectorAll('.lines line').length") == (texts[0].attention[0].mean(0) >= 0.03).sum()
+    assert column("m.querySelectorAll('.legend').length") == 3
+    assert column("m.querySelector('.idea') === null")  # two models: once for both
+    assert browser.run("[...document.querySelectorAll('.idea text')].map(x => x.textContent).includes('c2p')")
+    column(f"{pick.replace('= 0', '= 1')}(m.querySelectorAll('.pickers select')[1])")
 
     # Another text, then the other language; layer and head stay.
     browser.run(f"{pick.replace('= 0', '= 1')}(document.querySelector('main > .pickers select'))")
@@ -206,13 +233,49 @@ def test_in_a_real_browser(browser, tmp_path, tokenizer):
     content = shares([texts[1]]).content
     assert column("m.querySelector('.shares').textContent") == told(content[0, 1], "内容", "位置")
 
-    # On a phone nothing sticks out.
+    # On a desktop the matrix is on the left, and everything else on the right. On a phone nothing sticks out.
+    left = (
+        "m.querySelector('.main').getBoundingClientRect().right < m.querySelector('.side').getBoundingClientRect().left"
+    )
+    assert not column(left)  # two models: one column each
+    browser.open(one_model(texts, tmp_path / "one.html"))
+    browser.size(1440, 900)
+    assert column(left)
+    assert browser.run("document.querySelector('.side').getBoundingClientRect().bottom") <= 900
     browser.size(360, 740)
     assert browser.run("document.documentElement.scrollWidth") <= 360
     browser.screenshot(tmp_path / "phone.png")
     assert (tmp_path / "phone.png").stat().st_size > 10_000
     assert browser.errors == []
-    assert browser.requests == [(tmp_path / "page.html").as_uri()]
+    assert browser.requests == [(tmp_path / name).as_uri() for name in ("page.html", "one.html")]
+
+
+def one_model(texts, file):
+    write_page([texts[:1]], file)
+    return file
+
+
+def test_a_striking_head_looks_at_one_other_token_because_of_its_place():
+    attention = np.full((2, 2, 4, 4), 0.25)
+    attention[1, 0] = np.eye(4, k=1) + 0.01  # the next token
+    attention[0, 0] = np.eye(4) + 0.01  # the token itself
+    attention[0, 1, :, 0] = 0.99  # [CLS]
+    plain = Anatomy("plain", list("sabc"), attention, {}, special=(0,))
+    assert striking(plain)[:2] == (1, 0)
+    position = np.zeros_like(attention)
+    position[1, 1] = np.arange(4)
+    content = np.zeros_like(attention)
+    content[1, 0] = np.arange(4)
+    parts = Anatomy("parts", list("sabc"), attention, {"c2c": content, "c2p": position}, special=(0,))
+    assert striking(parts)[:2] == (1, 1)  # the only head in which position counts
+
+
+def test_truncation_is_reported(browser, tmp_path, tokenizer):
+    deberta = Subject("deberta", randomise(DebertaModel(small())), tokenizer)
+    write_page([[take_apart(deberta, TEXT, longest=6)]], tmp_path / "page.html")
+    browser.open(tmp_path / "page.html")
+    said = browser.run("document.querySelector('.warning').textContent")
+    assert said == "The text has 10 tokens. The first 6 are shown."
 
 
 def told(content, content_word, position_word):

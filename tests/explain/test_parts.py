@@ -4,14 +4,26 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 import transformers
 
-from debertakit.explain.parts import Anatomy, Subject, cells, encode, look, patterns, profile, shares, take_apart
+from debertakit.explain.parts import (
+    Anatomy,
+    Subject,
+    cells,
+    encode,
+    look,
+    patterns,
+    profile,
+    shares,
+    take_apart,
+    token_texts,
+)
 from debertakit.heads import DebertaForSequenceClassification
 from debertakit.model import DebertaModel
 from tests.explain.material import TEXT, random_anatomy
-from tests.models import randomise, small
+from tests.models import SPECIALS, randomise, small, word_tokenizer, wrap
 
 
 @pytest.mark.parametrize("variant", ["deberta-base", "deberta-v3-base", "deberta-v2-xlarge"])
@@ -167,3 +179,37 @@ def test_inputs_go_to_the_models_device_and_results_come_back(tokenizer):
     anatomy = take_apart(Subject("elsewhere", model, tokenizer), TEXT)
     assert seen == ["meta"]
     assert anatomy.attention.dtype == np.float32
+
+
+def byte_tokenizer():
+    backend = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary_of_bytes(), []))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    backend.decoder = tokenizers.decoders.ByteLevel()
+    return wrap(backend)
+
+
+def vocabulary_of_bytes():
+    letters = [*SPECIALS, *sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())]
+    return {letter: index for index, letter in enumerate(letters)}
+
+
+def test_a_space_that_the_tokenizer_adds_is_shown_as_a_space():
+    pieces = [*((name, 0.0) for name in SPECIALS), ("▁", -1.0), ("河", -2.0), ("边", -2.0)]
+    backend = tokenizers.Tokenizer(tokenizers.models.Unigram(pieces, unk_id=3))
+    backend.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace()
+    made, text = wrap(backend), "河 边"
+    encoded = made(text, return_offsets_mapping=True, return_tensors="pt")
+    assert token_texts(made, encoded, text) == ["[CLS]", " ", "河", " ", "边", "[SEP]"]
+
+
+def test_tokens_are_the_characters_of_the_input():
+    """BERT's pieces are in lower case and without accents; bytes are not characters. The input has both."""
+    lower = word_tokenizer(["a", "fine", "fil", "##m", "cafe"])
+    lower.backend_tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=True)
+    config = small(vocab_size=300)
+    anatomy = take_apart(Subject("bert", randomise(DebertaModel(config)), lower), "A fine  Film, café!")
+    assert anatomy.tokens == ["[CLS]", "A", "fine", "Fil", "m", ",", "café", "!", "[SEP]"]
+    assert (anatomy.text, anatomy.special, anatomy.dropped) == ("A fine  Film, café!", (0, 8), 0)
+    bytewise = take_apart(Subject("bytes", randomise(DebertaModel(config)), byte_tokenizer()), "é 好", "x")
+    assert bytewise.tokens == ["[CLS]", "é", "é", " ", "好", "好", "好", "[SEP]", "x", "[SEP]"]
+    assert bytewise.text == "é 好\nx"

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from debertakit import evaluate
+from debertakit import evaluate, finetune
 from debertakit.data.examples import TextExample
 from debertakit.finetuning.evaluation import (
     Evaluation,
@@ -95,7 +95,9 @@ def test_lines_of_predictions_end_at_line_ends_only(tmp_path):
     assert read_predictions(path, "single-label") == (examples, ["x", "x"])
 
 
-def test_what_would_be_ignored_is_refused():
+def test_what_would_be_ignored_is_refused(tmp_path):
+    with pytest.raises(ValueError, match=r"unknown option of finetune\(\): epoch$"):
+        finetune("nothing", tmp_path / "run", train=lines(tmp_path / "a.csv", "text,label", "x,y"), epoch=3)
     with pytest.raises(ValueError, match="unknown option for a benchmark: text"):
         evaluate("nowhere", task="rte", data="x", text="a")
     with pytest.raises(ValueError, match="data is only for a benchmark"):

@@ -81,6 +81,20 @@ def test_the_loss_is_smoothed_and_the_dev_loss_is_not(pairs, tokenizer, tmp_path
     )
 
 
+def test_the_order_follows_the_epoch_of_a_resumed_run(pairs, tokenizer, tmp_path):
+    """With several processes, the Trainer sets the epoch of a new run, but not of one that resumes within an epoch."""
+    rows = PairRows.encode(pairs, tokenizer, OPTIONS)
+    trainer = Seq2SeqTrainer(make_model(tokenizer), rows, rows, tokenizer, OPTIONS, 0, tmp_path)
+    trainer.state.epoch = 1.5
+    trainer.callback_handler.on_epoch_begin(trainer.args, trainer.state, trainer.control)
+    orders = []
+    for epoch in (0, 1):
+        fresh = BudgetBatches(trainer.order.sizes, OPTIONS.step_tokens, 0)
+        fresh.set_epoch(epoch)
+        orders.append(list(fresh))
+    assert list(trainer.order) == orders[1] != orders[0]
+
+
 def test_a_short_run_leaves_its_warm_up(pairs, tokenizer, tmp_path):
     options = replace(OPTIONS, warmup=400, epochs=4, evaluate_every=10)
     trainer = train_pairs(make_model(tokenizer), tokenizer, pairs, pairs[:5], options, 0, tmp_path)

@@ -5,12 +5,21 @@ import json
 import pytest
 import torch
 import transformers
+from safetensors import SafetensorError
 
-from debertakit import evaluate, finetune
-from debertakit.finetuning.evaluation import read_predictions
-from debertakit.finetuning.runs import newest_checkpoint, seconds_before
+from debertakit import evaluate, finetune, load
+from debertakit.finetuning.evaluation import compare_runs, read_predictions
+from debertakit.finetuning.runs import (
+    delete_old_checkpoints,
+    newest_checkpoint,
+    open_run,
+    read_json,
+    seconds_before,
+    writing,
+)
 from debertakit.finetuning.train import hold_out
 from debertakit.finetuning.trainer import FinetuneTrainer
+from debertakit.training.checksums import write_checksums
 from tests import tiny
 from tests.material import lines, tsv
 
@@ -100,6 +109,23 @@ def test_every_kind_ends_as_a_model_for_stock_transformers(kind, model, tmp_path
 
 
 @pytest.mark.slow
+def test_parts_of_speech_from_a_column_of_conll(model, tmp_path):
+    """``task.json`` keeps the number of the column; two runs are compared on accuracy over words."""
+    words = {"the": ("DET", "O"), "film": ("NOUN", "O"), "was": ("VERB", "O"), "anna": ("NOUN", "B-PER")}
+    sentences = ["the film was", "anna was the film", "was anna the film"] * 12
+    rows = [row for text in sentences for row in (*(" ".join((w, *words[w])) for w in text.split()), "")]
+    train, dev = lines(tmp_path / "a.train", *rows), lines(tmp_path / "a.testa", *rows[:24])
+    options = {**QUICK, "epochs": 6, "lr": 1e-2}
+    result = finetune(model, train=train, dev=dev, label="2", out=tmp_path / "run", **options)
+    assert result.scores == {"accuracy": 100.0, "exact": 100.0}
+    assert evaluate(tmp_path / "run", file=dev).scores == result.scores
+    assert "| NOUN | 100.00 |" in (tmp_path / "run" / "report.md").read_text()
+    found = load(tmp_path / "run")("anna was the film")
+    assert found.headline() == "NOUN:anna;VERB:was;DET:the;NOUN:film"
+    assert compare_runs(tmp_path / "run", tmp_path / "run").mcnemar_p is None
+
+
+@pytest.mark.slow
 def test_other_encoders_lora_and_a_frozen_encoder(tmp_path):
     bert, task = tiny.bert(tmp_path / "bert"), tiny.task("tagging")
     finetune(bert, tmp_path / "lora", task=task, lora=4, layer_decay=0.9, balanced=True, **QUICK)
@@ -155,7 +181,7 @@ def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
     assert newest_checkpoint(part / "checkpoints").name == "checkpoint-4"
     broken = part / "checkpoints" / "checkpoint-5"
     broken.mkdir()
-    (broken / "trainer_state.json").write_text('{"epoch": 1.')  # cut short while it was written
+    (broken / "trainer_state.json").write_text('{"epoch": 1.0}')  # the process ended before it wrote the checksums
     with pytest.raises(ValueError, match=r"cut\.part already contains a run\. Use --resume"):
         finetune(model, tmp_path / "cut", **settings)
     with pytest.raises(ValueError, match=r"contains another run, with lr 0\.005 instead of 0\.1"):
@@ -165,6 +191,7 @@ def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
     written = json.loads(state.read_text())
     next(entry for entry in written["log_history"][::-1] if "eval_elapsed" in entry)["eval_elapsed"] += 1000
     state.write_text(json.dumps(written))
+    write_checksums(state.parent)
     again = finetune(model, tmp_path / "cut", **settings, resume=True)
     assert again.scores == whole.scores
     assert 1000 < again.seconds < 1600  # of both sessions
@@ -174,12 +201,74 @@ def test_an_interrupted_run_goes_on_where_it_was(model, tmp_path, monkeypatch):
     assert done.scores == again.scores
 
 
-def test_the_newest_whole_checkpoint(tmp_path):
-    for step, state in ((2, "{}"), (10, "{}"), (12, "{")):
-        lines(tmp_path / f"checkpoint-{step}" / "trainer_state.json", state)
+def checkpoint(root, step, best=None):
+    folder = root / f"checkpoint-{step}"
+    lines(folder / "model.safetensors", f"weights of step {step}")
+    lines(
+        folder / "trainer_state.json", json.dumps({"best_model_checkpoint": best and f"/elsewhere/checkpoint-{best}"})
+    )
+    write_checksums(folder)
+    return folder
+
+
+def test_only_an_intact_checkpoint_is_resumed(tmp_path, capsys):
+    for step in (2, 10, 12, 14):
+        checkpoint(tmp_path, step)
+    (tmp_path / "checkpoint-12/model.safetensors").write_text("weights of step 13\n")  # the same size
+    (tmp_path / "checkpoint-14/manifest.json").unlink()  # the process ended before it was complete
     assert newest_checkpoint(tmp_path).name == "checkpoint-10"
-    assert not (tmp_path / "checkpoint-12").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-2"]
+    said = capsys.readouterr().err
+    assert "checkpoint-12 is damaged (the content of model.safetensors has changed)" in said
+    assert "checkpoint-14" not in said
     assert newest_checkpoint(tmp_path / "nothing") is None
+
+
+def test_a_checkpoint_whose_best_checkpoint_is_damaged_is_not_resumed(tmp_path):
+    """At the end, the Trainer loads the best checkpoint; without it, the last weights would be taken for the best."""
+    checkpoint(tmp_path, 2)
+    checkpoint(tmp_path, 4, best=4)
+    checkpoint(tmp_path, 6, best=4)
+    assert newest_checkpoint(tmp_path).name == "checkpoint-6"
+    (tmp_path / "checkpoint-4/model.safetensors").write_text("")
+    assert newest_checkpoint(tmp_path).name == "checkpoint-2"
+
+
+def test_the_newest_and_the_best_checkpoint_are_kept(tmp_path):
+    for step in (2, 4, 6, 8):
+        newest = checkpoint(tmp_path, step, best=4)
+    delete_old_checkpoints(newest)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoint-4", "checkpoint-8"]
+
+
+def test_a_damaged_run_json_is_named(tmp_path):
+    lines(tmp_path / "run.json", '{"lr": 0.')
+    with pytest.raises(ValueError, match=r"run\.json is damaged \(.*\); restore it .* or delete .* and train"):
+        read_json(tmp_path / "run.json")
+    (tmp_path / "run.json").unlink()
+    (tmp_path / "run.json").symlink_to("/proc/self/mem")  # opens, but read() fails with EIO
+    with pytest.raises(OSError, match=r"Input/output error: .*run\.json"):
+        read_json(tmp_path / "run.json")
+
+
+@pytest.mark.parametrize("error", [SafetensorError("No space left on device"), RuntimeError("file write failed")])
+def test_a_full_disk_is_one_line(error, tmp_path):
+    with (
+        pytest.raises(OSError, match=r"cannot write the model to .*(No space|failed).* disk space .*--resume"),
+        writing("the model", tmp_path),
+    ):
+        raise error
+
+
+def test_a_finished_run_drops_the_checkpoints_that_a_kill_left(tmp_path):
+    """A kill between the renaming of the folder and the deletion of its checkpoints."""
+    record = {"lr": 0.1}
+    out = tmp_path / "run"
+    lines(out / "run.json", json.dumps(record))
+    lines(out / "metrics.json", json.dumps({"dev": {"accuracy": 1.0}, "seconds": 2.0}))
+    lines(out / "checkpoints" / "checkpoint-2" / "trainer_state.json", "{}")
+    assert open_run(out, record, resume=True).scores == {"accuracy": 1.0}
+    assert not (out / "checkpoints").exists()
 
 
 def test_without_a_dev_set_some_examples_are_held_out():
@@ -247,7 +336,7 @@ def test_places_that_a_run_could_not_be_put_in(tmp_path):
 
 def test_a_missing_package_is_named_before_the_work(model, tmp_path, monkeypatch):
     monkeypatch.setattr("debertakit.finetuning.evaluation.find_spec", lambda name: None if name == "seqeval" else name)
-    with pytest.raises(ImportError, match=r"needs seqeval: pip install 'debertakit\[finetune\]'"):
+    with pytest.raises(ImportError, match=r"needs seqeval: pip install .*\[finetune\]'"):
         finetune(model, tmp_path / "run", task="rte", data=tmp_path)
     monkeypatch.setattr("debertakit.finetuning.evaluation.find_spec", lambda name: None if name == "nltk" else name)
     with pytest.raises(ImportError, match="needs nltk"):

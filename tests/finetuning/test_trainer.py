@@ -1,8 +1,15 @@
+import shutil
 from dataclasses import replace
 
 import pytest
 import torch
-from transformers import AutoModelForSequenceClassification, EarlyStoppingCallback, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    EarlyStoppingCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
 
 from debertakit.finetuning.parameters import add_lora
 from debertakit.finetuning.sift import Sift
@@ -128,9 +135,19 @@ def test_what_sift_costs_is_measured(tmp_path):
 def test_resuming_in_the_middle_of_an_epoch_is_exact(tmp_path):
     steady = {"save_strategy": "steps", "save_steps": 2, "num_train_epochs": 2, "max_steps": -1, "sift": SIFT}
     whole = trainer(tmp_path, make=tiny.bert, **steady)  # six steps of three an epoch; checkpoints at 2, 4, 6
+    fourth = tmp_path / "checkpoint-4"
+
+    class Keep(TrainerCallback):
+        """The next checkpoint deletes this one."""
+
+        def on_save(self, args, state, control, **others):
+            if state.global_step == 4:
+                shutil.copytree(tmp_path / "out" / fourth.name, fourth)
+
+    whole.add_callback(Keep())
     whole.train()
     again = trainer(tmp_path, make=tiny.bert, **steady)
-    again.train(resume_from_checkpoint=str(tmp_path / "out" / "checkpoint-4"))
+    again.train(resume_from_checkpoint=str(fourth))
     same(whole.model.state_dict(), again.model.state_dict(), rtol=0, atol=0)
 
 
@@ -188,3 +205,25 @@ def test_the_plain_hf_trainer_takes_our_model(tmp_path):
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved").eval()
     inputs = tiny.tokenizer()("the film was lovely", return_tensors="pt")
     torch.testing.assert_close(stock(**inputs).logits, model.eval()(**inputs).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_fp16_unscales_the_gradient_before_it_is_clipped(tmp_path):
+    """Two steps in fp16 end near those of fp32, with and without clipping."""
+    for clip in (0.05, 0.0):
+        ends = {
+            precision: weights_after(
+                tmp_path / f"{precision}-{clip}", precision=precision, dropout=0.0, max_steps=2, max_grad_norm=clip
+            )
+            for precision in ("fp32", "fp16")
+        }
+        for name, value in ends["fp32"].items():
+            torch.testing.assert_close(ends["fp16"][name], value, atol=3e-3, rtol=0)
+
+
+def test_the_trainer_saves_and_loads_the_scaler(tmp_path):
+    made = trainer(tmp_path, precision="fp16", max_steps=2, save_strategy="steps", save_steps=1)
+    made.accelerator.scaler.load_state_dict({**made.accelerator.scaler.state_dict(), "scale": 2.0**8})
+    made.train()
+    again = trainer(tmp_path / "again", precision="fp16", max_steps=2)
+    again.train(resume_from_checkpoint=str(tmp_path / "out/checkpoint-2"))
+    assert again.accelerator.scaler.get_scale() == 2.0**8

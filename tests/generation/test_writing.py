@@ -91,7 +91,8 @@ def test_perplexity_and_mistakes(folders, tmp_path):
         (("--model", "m", "the cat", "--top-k", "5"), "--top-k is not an option of a run without --sample"),
         (("--model", "m", "the cat", "--batch-size", "5"), "--batch-size is not an option of a run without --file"),
         (("--model", "m", "the cat", "--beams", "0"), "beams=0: must be >= 1"),
-        (("--model", "/nowhere", "--file", tmp_path / "text.txt", "--out", tmp_path / "no/out.txt"), "no/out.txt.part"),
+        (("--model", folders[0], "--file", tmp_path / "text.txt", "--out", tmp_path / "no/out.txt"), "no/out.txt.part"),
+        (("--model", "/nowhere", "the cat"), "/nowhere: no such folder"),
     ):
         found = run("generate", *mistake)
         assert isinstance(found.exception, (ValueError, OSError))

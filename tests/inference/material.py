@@ -33,7 +33,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
 
 def model(head: str, **fields) -> torch.nn.Module:
     """Build DebertaFor<head> (bare encoder for ""), with weights large enough that outputs differ between texts."""
-    config = small(vocab_size=len(SPECIALS) + len(WORDS) + len(CHARACTERS), **POSITIONS, **fields)
+    fields = {"vocab_size": len(SPECIALS) + len(WORDS) + len(CHARACTERS), **fields}
+    config = small(**POSITIONS, **fields)
     cls = getattr(heads, f"DebertaFor{head}") if head else DebertaModel
     torch.manual_seed(0)
     made = cls(config)

@@ -3,14 +3,18 @@
 import csv
 import json
 import os
+from itertools import islice
+from pathlib import Path
 
 import pyarrow
 import pytest
 from pyarrow import parquet
+from safetensors.torch import load_file, save_file
 
+from debertakit.files import locked
 from debertakit.inference import files, predictor
 from debertakit.inference.files import predict_file
-from debertakit.inference.tasks import OptionChooser, PairScorer, TextClassifier, ZeroShotClassifier
+from debertakit.inference.tasks import OptionChooser, PairScorer, TextClassifier, ZeroShotClassifier, load
 from tests.inference import material
 from tests.inference.material import LABELS, NLI, TEXTS
 
@@ -62,6 +66,7 @@ def test_every_format_keeps_rows_and_order(tmp_path, predict, source, out):
         result = predict(row["words"])
         assert row["prediction"] == result.labels[0]
         details = row["details"] if isinstance(row["details"], dict) else json.loads(row["details"])
+        assert float(row["score"]) == details["scores"][0]["score"]
         assert details["scores"][0]["score"] == pytest.approx(result.scores[0].score, abs=1e-5)
     assert list(tmp_path.glob("*.parts")) == []
 
@@ -100,7 +105,7 @@ def test_one_header_for_rows_with_other_columns(tmp_path, predict, out):
     write(tmp_path / "in.jsonl", rows)
     predict_file(predict, tmp_path / "in.jsonl", tmp_path / f"out.{out}")
     found = read(tmp_path / f"out.{out}")
-    assert list(found[0]) == ["text", "a", "b", "list", "prediction", "details", "error"]
+    assert list(found[0]) == ["text", "a", "b", "list", "prediction", "score", "details", "error"]
     assert [row["a"] for row in found] == [*map(str, range(9)), *[""] * 9]
     assert [row["b"] for row in found[9:]] == [f"b{i}" for i in range(9)]
     assert json.loads(found[10]["list"]) == ["x", 1]
@@ -135,7 +140,7 @@ def test_parquet_keeps_the_types_of_its_source(tmp_path, predict):
     found = parquet.read_table(tmp_path / "out.parquet")
     assert found.select(range(6)).equals(source)
     assert found.schema.metadata[b"made"] == b"by hand"
-    assert found.schema.types[6:] == [pyarrow.string()] * 3
+    assert found.schema.types[6:] == [pyarrow.string(), pyarrow.float64(), pyarrow.string(), pyarrow.string()]
     score = PairScorer(material.model("SequenceClassification", num_labels=1), material.tokenizer())
     predict_file(score, tmp_path / "in.parquet", tmp_path / "scores.parquet", columns={"pair": "kind"})
     assert parquet.read_schema(tmp_path / "scores.parquet").field("prediction").type == pyarrow.float64()
@@ -200,7 +205,7 @@ def interrupted(work, blocks, monkeypatch):
             work()
 
 
-def test_a_job_is_its_options_and_the_files_of_its_model_too(tmp_path, monkeypatch):
+def test_a_job_is_its_options_too(tmp_path, monkeypatch):
     write(tmp_path / "in.jsonl", [{"text": row["words"]} for row in ROWS])
     folder = material.saved(tmp_path / "m", "SequenceClassification", id2label=NLI, num_labels=3)
     model = material.model("SequenceClassification", id2label=NLI, num_labels=3)
@@ -213,13 +218,182 @@ def test_a_job_is_its_options_and_the_files_of_its_model_too(tmp_path, monkeypat
     for options in ({"labels": ("cat", "film")}, {"template": "a {}"}, {"max_length": 32}, {"long": "cut"}):
         with pytest.raises(ValueError, match="another job"):
             run(**options)
-    weights = folder / "model.safetensors"
-    stat = weights.stat()
-    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns + 10**9))
-    with pytest.raises(ValueError, match="another job"):
-        run()
-    os.utime(weights, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     assert run().rows == 30
+
+
+def set_weight(folder, scale):
+    state = load_file(folder / "model.safetensors")
+    state["classifier.bias"] = state["classifier.bias"] * scale
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def change_tokenizer(folder):
+    """Swap the ids of two words. Sizes of the files stay."""
+    file = folder / "tokenizer.json"
+    content = json.loads(file.read_text(encoding="utf-8"))
+    vocabulary = content["model"]["vocab"]
+    vocabulary["cat"], vocabulary["dog"] = vocabulary["dog"], vocabulary["cat"]
+    file.write_text(json.dumps(content), encoding="utf-8")
+
+
+def keep_time(file, change):
+    """Change a file, and give it back its old time."""
+    stat = file.stat()
+    change()
+    os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+
+
+def test_a_job_is_its_input_its_weights_and_its_tokenizer(tmp_path, monkeypatch):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
+
+    def run():
+        return predict_file(load(folder), source, out, name=str(folder))
+
+    def refused(changed):
+        before = sorted(file.name for file in tmp_path.iterdir())
+        with pytest.raises(ValueError, match=rf"out.jsonl.parts belongs to another job \(another {changed}\)"):
+            run()
+        assert sorted(file.name for file in tmp_path.iterdir()) == before
+
+    interrupted(run, 1, monkeypatch)
+    set_weight(folder, 2)
+    refused("weights")
+    set_weight(folder, 0.5)
+    change_tokenizer(folder)
+    refused("tokenizer")
+    change_tokenizer(folder)
+    content = source.read_text()
+    keep_time(source, lambda: source.write_text(content.replace("cat", "dog")))
+    refused("input")
+    source.write_text(content)
+    assert run().rows == 30
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", "null", "\x00" * 50, "[" * 100_000])
+def test_a_damaged_job_record_is_said(tmp_path, predict, monkeypatch, content):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    interrupted(lambda: predict_file(predict, source, out), 2, monkeypatch)
+    (tmp_path / "out.jsonl.parts" / "job.json").write_text(content)
+    with pytest.raises(ValueError, match=r"another job \(job.json is damaged.*remove it to start again"):
+        predict_file(predict, source, out)
+
+
+def test_a_job_that_was_killed_before_its_record_was_complete_starts(tmp_path, predict):
+    write(tmp_path / "in.jsonl", [{"text": "the cat"}])
+    (tmp_path / "out.jsonl.parts").mkdir()
+    (tmp_path / "out.jsonl.parts" / "job.json.part").write_text('{"inp')
+    assert predict_file(predict, tmp_path / "in.jsonl", tmp_path / "out.jsonl").rows == 1
+
+
+def empty(file, other):
+    file.write_bytes(b"")
+
+
+def lose_a_row(file, other):
+    file.write_bytes(b"".join(file.read_bytes().splitlines(keepends=True)[:-1]))
+
+
+def lose_the_end(file, other):
+    file.write_bytes(file.read_bytes()[:-5])
+
+
+def flip_a_bit(file, other):
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def without_header(file, other):
+    file.write_bytes(file.read_bytes().partition(b"\n")[2])
+
+
+def zeros(file, other):
+    file.write_bytes(bytes(len(file.read_bytes())))
+
+
+def another_block(file, other):
+    file.write_bytes(other.read_bytes())
+
+
+@pytest.mark.parametrize(
+    "damage", [empty, lose_a_row, lose_the_end, flip_a_bit, without_header, zeros, another_block, None]
+)
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_a_damaged_block_is_computed_again(tmp_path, predict, monkeypatch, damage, kind):
+    source, out = tmp_path / f"in.{kind}", tmp_path / f"out.{kind}"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    predict_file(predict, source, tmp_path / f"whole.{kind}")
+    interrupted(lambda: predict_file(predict, source, out), 3, monkeypatch)
+    blocks = sorted((tmp_path / f"out.{kind}.parts").glob("*.jsonl"))
+    assert len(blocks) == 3
+    if damage is not None:
+        damage(blocks[1], blocks[0])
+    (tmp_path / f"out.{kind}.parts" / "00000099.jsonl").write_text("no block of this job\n")
+    computed = []
+    original = predictor.Predictor.run
+    monkeypatch.setattr(predictor.Predictor, "run", lambda self, rows: computed.append(1) or original(self, rows))
+    assert predict_file(predict, source, out).rows == 30
+    assert len(computed) == (2 if damage is None else 3)  # the blocks that were left, and the damaged one
+    assert read(out) == read(tmp_path / f"whole.{kind}")
+
+
+def test_a_block_that_is_damaged_during_the_run_stops_it(tmp_path, predict, monkeypatch):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    original = files.write_output
+
+    def damaged(*arguments):
+        flip_a_bit(tmp_path / "out.jsonl.parts" / "00000001.jsonl", None)
+        return original(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_output", damaged)
+        with pytest.raises(ValueError, match=r"block 1 in .* is damaged; run the command again"):
+            predict_file(predict, source, out)
+    assert not out.exists()
+    assert predict_file(predict, source, out).rows == len(read(out)) == 30
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "tsv", "parquet"])
+def test_the_rows_of_the_final_file_are_counted(tmp_path, predict, monkeypatch, kind):
+    source, out = tmp_path / "in.jsonl", tmp_path / f"out.{kind}"
+    write(
+        source,
+        [
+            {"text": row["words"], "note": 'two\nlines, a "quote"\t' + "x" * (200_000 * (not i))}
+            for i, row in enumerate(ROWS)
+        ],
+    )
+    original = files.write_output
+
+    def shortened(file, suffix, path, names, blocks, numeric):
+        original(file, suffix, path, names, lambda: islice(blocks(), 2), numeric)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(files, "write_output", shortened)
+        with pytest.raises(ValueError, match="has 14 rows instead of 30"):
+            predict_file(predict, source, out)
+    assert not out.exists()
+    assert predict_file(predict, source, out).rows == 30
+
+
+def test_an_input_that_grows_during_the_run_is_said(tmp_path, predict, monkeypatch):
+    source = tmp_path / "in.jsonl"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    original = files.write_block
+
+    def growing(*arguments):
+        with source.open("a") as stream:
+            stream.write('{"text": "the cat"}\n')
+        return original(*arguments)
+
+    monkeypatch.setattr(files, "write_block", growing)
+    with pytest.raises(ValueError, match=r"changed during the run|damaged"):
+        predict_file(predict, source, tmp_path / "out.jsonl")
+    assert not (tmp_path / "out.jsonl").exists()
 
 
 def test_a_run_that_was_cut_off_goes_on(tmp_path, predict, monkeypatch):
@@ -285,3 +459,65 @@ def test_a_folder_that_is_none_of_ours_stays(tmp_path, predict):
     assert (tmp_path / "out.csv.parts" / "mine").read_text() == "dear to me"
     (tmp_path / "out.csv.parts" / "mine").unlink()
     assert predict_file(predict, tmp_path / "in.csv", tmp_path / "out.csv").rows == 1
+
+
+@pytest.mark.parametrize("deleted", range(8))
+def test_a_run_that_is_interrupted_while_its_blocks_are_deleted_ends_when_repeated(
+    tmp_path, predict, monkeypatch, deleted
+):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [{"text": row["words"]} for row in ROWS])
+    counts = predict_file(predict, source, tmp_path / "whole.jsonl")
+    left = deleted
+    originals = Path.unlink, Path.rmdir
+
+    def interrupt(path, which, *arguments, **options):
+        nonlocal left
+        folder = path if path.name.endswith(".parts") else path.parent
+        if folder.name.endswith(".parts") and path.suffix != ".part" and out.exists():
+            if not left:
+                raise KeyboardInterrupt
+            left -= 1
+        return originals[which](path, *arguments, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", lambda path, *rest, **options: interrupt(path, 0, *rest, **options))
+        patch.setattr(Path, "rmdir", lambda path: interrupt(path, 1))
+        with pytest.raises(KeyboardInterrupt):
+            predict_file(predict, source, out)
+    assert (tmp_path / "out.jsonl.parts").exists()
+    if deleted < 7:  # five blocks, job.json, done.json
+        assert predict_file(predict, source, out) == counts
+    else:
+        with pytest.raises(ValueError, match="already exists"):
+            predict_file(predict, source, out)
+    assert out.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
+    assert not list(tmp_path.glob("*.part*"))
+
+
+def test_two_commands_do_not_write_one_output(tmp_path, predict):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    write(source, [{"text": "the cat"}])
+    (tmp_path / "out.jsonl.parts").mkdir()
+    with locked(tmp_path / "out.jsonl.parts"), pytest.raises(ValueError, match=r"another command is writing .*parts"):
+        predict_file(predict, source, out)
+    assert predict_file(predict, source, out).rows == 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="needs a file whose read() fails with EIO")
+def test_read_errors(tmp_path, predict, monkeypatch):
+    source, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    source.symlink_to("/proc/self/mem")
+    with pytest.raises(OSError, match=r"in\.jsonl") as caught:
+        predict_file(predict, source, out)
+    assert caught.value.filename == str(source)
+    source.unlink()
+    write(source, [{"text": row["words"]} for row in ROWS])
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "write_output", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            predict_file(predict, source, out)
+    block = tmp_path / "out.jsonl.parts" / "00000001.jsonl"
+    block.unlink()
+    block.symlink_to("/proc/self/mem")
+    assert predict_file(predict, source, out).rows == 30  # the unreadable block is computed again

@@ -55,3 +55,8 @@ def test_transformers_pipeline_says_the_same(model, tokenizer):
 def test_texts_that_cannot_be_filled(text, message, model, tokenizer):
     with pytest.raises(ValueError, match=message):
         fill_mask(text, model, tokenizer)
+
+
+def test_the_filled_text_is_the_users_own(model, tokenizer):
+    (mask,) = fill_mask("A  New\n[MASK] opened, (beside) the mall", model, tokenizer, top=1)
+    assert mask[0].text == f"A  New\n{mask[0].token} opened, (beside) the mall"

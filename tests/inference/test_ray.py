@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import dataset, parquet
 
-from debertakit.inference.ray import Stage, predict_with_ray
+from debertakit.inference.ray import Stage, check_count, predict_with_ray
 from debertakit.inference.tasks import load
 from tests.inference import material
 from tests.inference.material import LABELS, TEXTS
@@ -83,6 +83,12 @@ def test_a_block_keeps_its_types(folder):
     assert stage(block.slice(0, 1)).schema == found.schema == stage(block.slice(1)).schema
 
 
+def test_rows_that_are_missing_are_noticed(source):
+    check_count(source, len(ROWS))
+    with pytest.raises(ValueError, match=f"has {len(ROWS)} rows instead of {len(ROWS) + 1}; remove it"):
+        check_count(source, len(ROWS) + 1)
+
+
 def test_what_cannot_be_done_is_said_before_the_cluster_starts(folder, source, tmp_path, monkeypatch):
     def refused(message, source=source, out=tmp_path / "out", **options):
         with pytest.raises(ValueError, match=message):
@@ -97,4 +103,4 @@ def test_what_cannot_be_done_is_said_before_the_cluster_starts(folder, source, t
     parquet.write_table(pyarrow.Table.from_pylist(ROWS[:1]).slice(1), tmp_path / "empty.parquet")
     refused("no rows", source=tmp_path / "empty.parquet", columns={"text": "words"})
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    refused(r"pip install 'debertakit\[ray\]'", columns={"text": "words"})
+    refused(r"pip install .*\[ray\]'", columns={"text": "words"})

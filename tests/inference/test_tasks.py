@@ -146,6 +146,20 @@ def test_entities_of_tags():
     assert [(e.type, e.text) for e in plain] == [("PER", "Ann Lee"), ("LOC", "Rome"), ("PER", ",Italy")]
 
 
+def test_parts_of_speech_of_every_word(tokenizer):
+    """Neighbours with the same tag stay apart, and no tag is left out."""
+    tags = {0: "NOUN", 1: "VERB"}
+    model = material.model("TokenClassification", num_labels=2, id2label=tags, label2id={v: k for k, v in tags.items()})
+    text = "Ann lives in Paris"
+    found = EntityTagger(model, tokenizer)(text)
+    best = [tags[int(i)] for i in logits(model, tokenizer, text).argmax(-1)[1:-1]]
+    places = [("Ann", 0, 3), ("lives", 4, 9), ("in", 10, 12), ("Paris", 13, 18)]
+    assert [(e.type, e.text, e.start, e.end) for e in found.entities] == [
+        (tag, *place) for tag, place in zip(best, places, strict=True)
+    ]
+    assert found.headline() == ";".join(f"{tag}:{word}" for tag, (word, *_) in zip(best, places, strict=True))
+
+
 def test_tagging_a_text_with_its_places(tokenizer):
     tags = {0: "O", 1: "B-PER", 2: "I-PER", 3: "B-LOC"}
     model = material.model("TokenClassification", num_labels=4, id2label=tags, label2id={v: k for k, v in tags.items()})

@@ -10,7 +10,7 @@ from debertakit.objectives.joint import JointObjectives
 from debertakit.pretraining.families import make_backbone
 from debertakit.pretraining.loop import pretrain
 from debertakit.pretraining.models import make_model
-from debertakit.pretraining.recipes.deberta import tiny_d
+from debertakit.pretraining.recipes.generative import tiny_d
 from debertakit.pretraining.settings import override
 from debertakit.text.packing import Packing
 from tests.pretraining.material import make_corpus

@@ -176,20 +176,31 @@ def test_position(corpus, tokenizer, emd_steps):
     assert total(module, part)[1]["position"] == pytest.approx(expected, rel=1e-4)
 
 
-def test_refinement(corpus, tokenizer):
-    module, batch, context = setting(corpus, tokenizer, Objectives(mlm=0, refinement=1, refinement_rounds=3))
+@pytest.mark.parametrize("scored", ["all", "last"])
+@pytest.mark.parametrize("share", [0.5, 1.0])
+def test_refinement(corpus, tokenizer, share, scored):
+    options = {"refinement_rounds": 3, "refinement_replaced": share, "refinement_scored": scored}
+    module, batch, context = setting(corpus, tokenizer, Objectives(mlm=0, refinement=1, **options))
     part = module.prepare(batch, context, 0.0)
     view = part.views["masked"]
     positions, targets = view.masked.positions.tolist(), view.masked.targets.tolist()
-    ids, rounds = view.ids.clone(), []
+    ends = view.lengths.cumsum(0).tolist()
+    ids, rounds = view.ids, []
     for _ in range(3):
         with torch.no_grad():
             logits = torch.cat([module.model(piece[None]).logits[0] for piece in ids.split(view.lengths.tolist())])
         rounds.append(sum(cross_entropy(logits[p], t) for p, t in zip(positions, targets, strict=True)))
-        ids[positions] = logits[positions].argmax(-1)
-    assert (ids != view.ids).any()
+        ids = view.ids.clone()
+        for start, end in zip([0, *ends], ends, strict=False):
+            own = [p for p in positions if start <= p < end]
+            certain = sorted(own, key=lambda p: float(logits[p].log_softmax(-1).max()), reverse=True)
+            for p in certain[: math.ceil(share * len(own))]:
+                ids[p] = logits[p].argmax()
+    kept = (ids == view.ids)[positions].double().mean()
+    assert kept < 1 if share == 1 else 0.2 < kept < 0.8
     assert len(set(rounds)) == 3
-    assert total(module, part)[1]["refinement"] == pytest.approx(sum(rounds) / 3, rel=1e-4)
+    expected = sum(rounds) / 3 if scored == "all" else rounds[-1]
+    assert total(module, part)[1]["refinement"] == pytest.approx(expected, rel=1e-4)
 
 
 def test_what_cannot_be_is_refused():
@@ -197,6 +208,10 @@ def test_what_cannot_be_is_refused():
         Objectives(mlm=0)
     with pytest.raises(ValueError, match="refinement"):
         Objectives(mlm=1, refinement=1)
+    with pytest.raises(ValueError, match="refinement_replaced=0"):
+        Objectives(mlm=0, refinement=1, refinement_replaced=0)
+    with pytest.raises(ValueError, match="choose all or last"):
+        Objectives(mlm=0, refinement=1, refinement_scored="first")
 
 
 def test_a_convolution_cannot_be_causal(tokenizer):

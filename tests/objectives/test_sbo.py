@@ -47,6 +47,31 @@ def test_rows_are_the_boundaries(hidden):
     assert not any(flags[row] for row in targets.rows.tolist())
 
 
+def test_one_mask_for_a_span_is_predicted_in_the_same_way(corpus, tokenizer):
+    """Every token of a span, from the tokens around its [MASK] and from its place in the original span."""
+    masking = Masking("span", rate=0.4, one_mask_per_span=True)
+    context = Context(corpus.train, masking, seed=3)
+    view = MODULE.objectives["sbo"].build_view(Packing(corpus.train, 32, 1024).batch(1), context, 0.0)
+    masked, expected = view.masked, []
+    rows = set(masked.positions.tolist())
+    place: dict[int, int] = {}
+    for row, target in zip(masked.positions.tolist(), masked.targets.tolist(), strict=True):
+        left = right = row
+        while left in rows:
+            left -= 1
+        while right in rows:
+            right += 1
+        place[left] = place.get(left, -1) + 1  # counts the tokens of the span
+        if place[left] < LONGEST:
+            expected.append((left, right, place[left], target))
+    targets = MODULE.objectives["sbo"].targets(view)
+    lefts, rights = (half.tolist() for half in targets.rows.chunk(2))
+    found = list(zip(lefts, rights, targets.span_positions.tolist(), targets.labels.tolist(), strict=True))
+    assert found == expected
+    assert len(rows) < len(masked.positions)  # several tokens share a [MASK]
+    assert max(place.values()) > 1
+
+
 @pytest.mark.parametrize("weights", [{"mlm": 0.0, "sbo": 1.0}, {"mlm": 1.0, "sbo": 1.0}])
 def test_the_loss(corpus, tokenizer, weights):
     """Compute the loss in numpy from rows of the last layer, including spans at both ends of a sequence."""

@@ -146,6 +146,31 @@ def test_it_stops_after_bad_steps_and_keeps_the_last_good_state(corpus, tokenize
     pretrain(config("max_bad_steps=3", "optimizer.lr=1e-4"), corpus, tokenizer, tmp_path, resume=True)
 
 
+def test_a_second_divergence_returns_to_the_same_step(corpus, tokenizer, tmp_path, monkeypatch):
+    def tokens(out):
+        return json.loads((state.newest(out / "checkpoints")[1] / "progress.json").read_text())["tokens"]
+
+    clean = {}
+    for steps in (4, 5):
+        pretrain(config(f"steps={steps}"), corpus, tokenizer, tmp_path / f"clean-{steps}")
+        clean[steps] = tokens(tmp_path / f"clean-{steps}")
+    out = tmp_path / "run"
+    poison(monkeypatch, set(range(4, 12)))
+    for _ in range(3):
+        with pytest.raises(loop.Diverged, match=r"3 consecutive steps.*Saved step 4 and stopped"):
+            pretrain(config("max_bad_steps=3"), corpus, tokenizer, out, resume=True)
+        step, folder = state.newest(out / "checkpoints")
+        assert step == 4
+        saved = json.loads((folder / "progress.json").read_text())
+        assert (saved["step"], saved["bad_steps"]) == (4, 0)
+    assert tokens(out) == clean[4]
+    monkeypatch.undo()
+    poison(monkeypatch, {5, 6, 7})  # again, one good step later
+    with pytest.raises(loop.Diverged, match="Saved step 5 and stopped"):
+        pretrain(config("max_bad_steps=3"), corpus, tokenizer, out, resume=True)
+    assert tokens(out) == clean[5]
+
+
 @pytest.mark.slow
 def test_a_run_by_minutes_ends_on_time_with_its_schedule_at_zero_and_resumes(corpus, tokenizer, tmp_path):
     run = config("minutes=0.03", "log_every=1", "checkpoint_every=1000", "evaluate_every=1000")

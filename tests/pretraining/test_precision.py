@@ -116,6 +116,60 @@ def test_a_run_of_version_1_that_recorded_auto_resumes(corpus, tokenizer, tmp_pa
     assert max(record["step"] for record in read(tmp_path / "log.jsonl")) == 6
 
 
+# ----------------------------------------------------------------------------------------------------------- fp16
+
+
+@pytest.mark.parametrize("name", ["tiny", "v3-tiny"])
+def test_a_step_in_fp16_is_that_of_fp32(corpus, tokenizer, name):
+    """The gradient is unscaled before it is clipped: loss and norm are those of fp32, up to rounding."""
+    runs = {
+        precision: make_run(config(f"precision={precision}", name=name), corpus, tokenizer, World())
+        for precision in ("fp32", "fp16")
+    }
+    # at torch's first scale, 2^16, the gradient of v3-tiny overflows: its loss has a weight of 50
+    runs["fp16"].scaler.load_state_dict({**runs["fp16"].scaler.state_dict(), "scale": 2.0**8})
+    first = {precision: train_step(run, 0.0) for precision, run in runs.items()}
+    for figure in ("loss", "grad_norm"):
+        assert first["fp16"][figure] != first["fp32"][figure]  # it did compute in fp16
+        assert first["fp16"][figure] == pytest.approx(first["fp32"][figure], rel=0.01)
+    assert runs["fp16"].scaler.get_scale() == 2.0**8
+    assert all(p.dtype == torch.float32 and p.isfinite().all() for p in runs["fp16"].module.parameters())
+
+
+def test_an_overflow_skips_the_update_and_halves_the_scale(corpus, tokenizer):
+    run = make_run(config("precision=fp16"), corpus, tokenizer, World())
+    run.scaler.load_state_dict({**run.scaler.state_dict(), "scale": 2.0**40})
+    before = [p.clone() for p in run.module.parameters()]
+    train_step(run, 0.0)
+    assert run.progress.bad_steps == 1
+    assert run.scaler.get_scale() == 2.0**39
+    assert all(torch.equal(p, b) for p, b in zip(run.module.parameters(), before, strict=True))
+
+
+def test_an_fp16_run_resumes_with_its_scaler(corpus, tokenizer, tmp_path, monkeypatch):
+    def growing(precision, device):  # grows after 5 steps, so its state matters within this run
+        return torch.amp.GradScaler(device.type, enabled=precision == "fp16", growth_interval=5)
+
+    monkeypatch.setattr("debertakit.pretraining.loop.make_scaler", growing)
+    run = config(*DROPOUT, "precision=fp16")
+    pretrain(run, corpus, tokenizer, tmp_path / "whole")
+    with pytest.MonkeyPatch.context() as patch:
+        cut_short(patch, at=8)
+        with pytest.raises(KeyboardInterrupt):
+            pretrain(run, corpus, tokenizer, tmp_path / "cut")
+    pretrain(run, corpus, tokenizer, tmp_path / "cut", resume=True)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    files = [tmp_path / name / "checkpoints/step-00000012/progress.json" for name in ("whole", "cut")]
+    saved = [json.loads(file.read_text()) for file in files]
+    assert saved[0]["scaler"] == saved[1]["scaler"]
+    assert saved[0]["scaler"]["scale"] > 2.0**16
+
+
+def test_fp16_with_fsdp2_is_refused():
+    with pytest.raises(ValueError, match="precision=fp16 needs parallel=ddp"):
+        config("precision=fp16", "parallel=fsdp2")
+
+
 def test_two_processes_in_bf16(material, corpus, tokenizer, tmp_path):
     sets = ("steps=3", "log_every=1", "precision=bf16")
     torchrun(2, material, tmp_path / "two", *sets)

@@ -1,16 +1,20 @@
 """Checkpoints: runs resume exactly after any kill and after damage to files."""
 
 import errno
+import json
+import math
 import random
 import shutil
 import signal
+import sys
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from debertakit.pretraining import state
+from debertakit.pretraining import settings, state
 from debertakit.pretraining.loop import pretrain
 from debertakit.training.log import read
 from tests.pretraining.material import DROPOUT, config, cut_short, same, weights
@@ -160,6 +164,98 @@ def test_keeps_the_newest_and_the_best(tmp_path):
         state.write_checksums(folder)
     state.prune(tmp_path, keep_last=2)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step-00000006", "step-00000012", "step-00000015"]
+
+
+def checkpoint(root, step, loss):
+    folder = root / f"step-{step:08d}"
+    folder.mkdir()
+    (folder / "progress.json").write_text(json.dumps({"validation": loss}))
+    state.write_checksums(folder)
+    return folder
+
+
+def names(root):
+    return sorted(int(path.name.removeprefix("step-")) for path in root.iterdir())
+
+
+def test_damaged_checkpoints_do_not_count_when_old_ones_are_deleted(tmp_path):
+    for step in (3, 6, 9):
+        checkpoint(tmp_path, step, None)
+    (tmp_path / "step-00000009/progress.json").write_text("")
+    (tmp_path / "step-00000006/progress.json").write_text('{"validation": NULL}')  # the same size
+    state.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == [3]
+    assert state.newest(tmp_path)[0] == 3
+    checkpoint(tmp_path, 6, None)
+    (tmp_path / "step-00000003/progress.json").unlink()
+    state.prune(tmp_path, keep_last=2)
+    assert names(tmp_path) == [3, 6]  # fewer than two are intact: nothing is deleted
+
+
+def test_the_best_loss_is_a_number_of_an_intact_checkpoint(tmp_path):
+    for step, loss in ((3, math.nan), (6, 2.0), (9, 1.0), (12, 3.0), (15, 4.0)):
+        checkpoint(tmp_path, step, loss)
+    (tmp_path / "step-00000009/progress.json").write_text('{"validation": 1.0   }')
+    state.prune(tmp_path, keep_last=1)
+    assert names(tmp_path) == [6, 15]
+
+
+def test_what_a_killed_process_was_writing_or_deleting_is_removed(tmp_path):
+    checkpoint(tmp_path, 3, None)
+    checkpoint(tmp_path, 6, None).rename(tmp_path / "step-00000006.part")
+    state.remove_unfinished(tmp_path)
+    assert names(tmp_path) == [3]
+
+
+def test_a_manifest_without_files_is_no_checkpoint(tmp_path):
+    folder = checkpoint(tmp_path, 3, None)
+    (folder / "manifest.json").write_text("{}")
+    assert state.damage(folder) == "manifest.json lists no files"
+
+
+def test_with_every_checkpoint_damaged_the_run_is_refused_and_keeps_its_log(corpus, tokenizer, tmp_path):
+    out = train_to(tmp_path, corpus, tokenizer)
+    before = (out / "log.jsonl").read_text()
+    for path in (out / "checkpoints").glob("*/model.safetensors"):
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"every checkpoint in .* is damaged"):
+        pretrain(config("steps=12"), corpus, tokenizer, out, resume=True)
+    assert (out / "log.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("change", ["seed=7", "data.max_length=16", "data.step_tokens=128", "masking.rate=0.3"])
+def test_what_would_change_the_result_cannot_change_on_resume(change, corpus, tokenizer, tmp_path, damaged_run):
+    out = shutil.copytree(damaged_run, tmp_path / "run")
+    before = (out / "run.json").read_text()
+    with pytest.raises(ValueError, match=rf"trained with {change.split('=')[0]}=.*cannot change this to") as raised:
+        pretrain(config("steps=12", change), corpus, tokenizer, out, resume=True)
+    assert "\n" not in str(raised.value)
+    assert (out / "run.json").read_text() == before
+
+
+def test_what_may_change_on_resume_is_shown_and_recorded_once_it_works(
+    corpus, tokenizer, tmp_path, capsys, monkeypatch, damaged_run
+):
+    out = shutil.copytree(damaged_run, tmp_path / "run")
+    before = (out / "run.json").read_text()
+    changed = config("steps=10", "optimizer.lr=1e-4", "tracker=trackio")
+    monkeypatch.setitem(sys.modules, "trackio", None)
+    with pytest.raises(ImportError, match="pip install trackio"):
+        pretrain(changed, corpus, tokenizer, out, resume=True)
+    assert (out / "run.json").read_text() == before
+    pretrain(replace(changed, tracker="none"), corpus, tokenizer, out, resume=True)
+    assert "resuming with optimizer.lr=0.0001 (before: " in capsys.readouterr().err
+    assert json.loads((out / "run.json").read_text())["optimizer"]["lr"] == 1e-4
+    copies = [json.loads((out / f"checkpoints/step-{n:08d}/run.json").read_text())["steps"] for n in (9, 10)]
+    assert copies == [9, 10]
+
+
+def test_a_damaged_run_json_is_named(tmp_path):
+    path = tmp_path / "run.json"
+    for content in (b"{", b"\xff\xfe", b"[]", b"[" * 100_000, b'{"objectives": 3}'):
+        path.write_bytes(content)
+        with pytest.raises(ValueError, match=r"run\.json is not a run config|unknown field"):
+            settings.load(path)
 
 
 def test_a_folder_with_a_run_is_not_run_over(corpus, tokenizer, tmp_path):

@@ -87,7 +87,7 @@ def served(predictor, kind, examples):
     app = create_app([ServedModel("m", predictor)])
 
     async def ask():
-        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test")
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://localhost")
         async with app.router.lifespan_context(app), client:
             answer = await client.post(f"/{predictor.task}", json={"inputs": [as_input(kind, e) for e in examples]})
             return answer.json()["results"]

@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from debertakit.cli import main
-from debertakit.serving.server import bound, parse
+from debertakit.serving.addresses import bound
+from debertakit.serving.server import parse
 from tests.inference import material
 from tests.inference.material import LABELS
 
@@ -25,21 +26,23 @@ def test_names_of_models():
         parse("=x")
 
 
-def refused(monkeypatch, capsys, *arguments):
-    """Return the stderr lines of a ``deberta serve`` that exits with code 2. The model does not exist."""
-    monkeypatch.setattr(sys, "argv", ["deberta", "serve", "no-such-model", *arguments])
+def refused(monkeypatch, capsys, *arguments, model="no-such-model"):
+    """Return the stderr lines of a ``deberta serve`` that exits with code 2."""
+    monkeypatch.setattr(sys, "argv", ["deberta", "serve", str(model), *arguments])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
     return capsys.readouterr().err.splitlines()
 
 
-def test_a_taken_port_is_one_line_before_anything_is_loaded(monkeypatch, capsys):
+def test_a_taken_port_is_one_line_before_anything_is_loaded(monkeypatch, capsys, tmp_path):
+    (tmp_path / "config.json").write_text("not a config")  # would be an error if it were loaded
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        (line,) = refused(monkeypatch, capsys, "--port", str(port))
-    assert line == f"deberta: could not serve on 127.0.0.1:{port}: Address already in use"
-    (line,) = refused(monkeypatch, capsys, "--host", "localhost.invalid", "--api-key", "secret")
+        (line,) = refused(monkeypatch, capsys, "--port", str(port), model=tmp_path)
+    reason = f"Address already in use; another port: --port {port + 1}"
+    assert line == f"deberta: could not serve on 127.0.0.1:{port}: {reason}"
+    *_, line = refused(monkeypatch, capsys, "--host", "localhost.invalid", "--api-key", "secret", model=tmp_path)
     assert line.startswith("deberta: could not serve on localhost.invalid:8000: ")
 
 
@@ -55,6 +58,10 @@ def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
     for seconds in ("nan", "inf", "0"):
         assert "timeout" in "".join(refused(monkeypatch, capsys, "--timeout", seconds))
     assert "queue=0" in "".join(refused(monkeypatch, capsys, "--queue", "0"))
+    (line,) = refused(monkeypatch, capsys, "--api-key", "two\nlines")
+    assert line.startswith("deberta: the API key may contain only printable ASCII")
+    (line,) = refused(monkeypatch, capsys, "--public", "metrics")
+    assert line == "deberta: public path 'metrics' must start with /, for example /metrics"
     monkeypatch.setenv("DEBERTA_API_KEY", "")
     (line,) = refused(monkeypatch, capsys)
     assert line.startswith("deberta: the API key is empty")
@@ -86,13 +93,13 @@ def test_it_drains_on_sigterm(tmp_path):
             for thread in threads:
                 thread.start()
             # The requests wait two seconds (--wait 2) for more: 4 requests x 4 tokens.
-            while not answers and 'waiting_tokens{model="m"} 16.0' not in client.get("/metrics").text:
+            while not answers and 'tokens_in_work{model="m"} 16.0' not in client.get("/metrics").text:
                 time.sleep(0.05)
             process.send_signal(signal.SIGTERM)
             for thread in threads:
                 thread.join()
         assert [answer.status_code for answer in answers] == [200] * 4
-        assert process.wait(60) in (0, -signal.SIGTERM)  # uvicorn re-raises the signal after shutdown
+        assert process.wait(60) == 0
     finally:
         process.kill()
         log.close()

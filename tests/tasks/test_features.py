@@ -1,3 +1,4 @@
+import time
 from dataclasses import replace
 from itertools import pairwise
 
@@ -8,7 +9,14 @@ from hypothesis import strategies as st
 
 from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.model import IGNORED
-from debertakit.tasks.features import ExampleEncoder, choose_length, find_labels, window_starts, word_pieces
+from debertakit.tasks.features import (
+    ExampleEncoder,
+    choose_length,
+    find_labels,
+    most_central,
+    window_starts,
+    word_pieces,
+)
 from debertakit.text.tokenizer_training import train_tokenizer
 from tests import tiny
 
@@ -224,3 +232,22 @@ def test_rows_know_their_examples_across_batches():
     rows = encoder("single-label", ("0", "1")).encode(many).rows
     assert [row.example for row in rows] == list(range(2003))
     assert np.mean([row.label for row in rows]) == np.mean([int(e.label) for e in many])
+
+
+@given(st.integers(0, 300), st.integers(1, 40))
+def test_a_word_belongs_to_the_window_with_the_most_context(length, room):
+    starts = window_starts(length, room, room // 4)
+
+    def context(place, window):
+        return min(place - starts[window], starts[window] + room - 1 - place)
+
+    wanted = [max(range(len(starts)), key=lambda n: context(place, n)) for place in range(length)]
+    assert most_central(np.arange(length), starts, room).tolist() == wanted
+
+
+def test_many_words_take_little_time():
+    """50,000 words took 14 seconds: every word was compared with every window."""
+    began = time.perf_counter()
+    rows = encoder("tagging", ("O",)).encode([Tagged("", ("a",) * 50_000)]).rows
+    assert time.perf_counter() - began < 5
+    assert np.array_equal(np.sort(np.concatenate([row.places[:, 0] for row in rows])), np.arange(50_000))

@@ -3,8 +3,7 @@ import pytest
 from debertakit.data.examples import Tagged
 from debertakit.tasks.features import word_pieces
 from debertakit.tasks.text_scores import Words
-from debertakit.text import boundaries
-from debertakit.text.characters import is_han
+from debertakit.text.characters import is_han, looks_chinese
 from tests.text.material import byte_level
 
 HAN = ["㐀", "一", "龥", "鿿", "豈", "𠀀", "𰀀"]
@@ -16,7 +15,7 @@ OTHERS = ["", "a", "。", "あ", "한", "〇", "䷀"]
 @pytest.mark.parametrize(("character", "expected"), [(c, True) for c in HAN] + [(c, False) for c in OTHERS])
 def test_which_characters_are_chinese(character, expected):
     assert is_han(character) == expected
-    assert boundaries.looks_chinese(character) == expected
+    assert looks_chinese(character) == expected
 
 
 @pytest.mark.parametrize("character", HAN)

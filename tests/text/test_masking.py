@@ -1,5 +1,6 @@
 """The rate is exact, units stay whole, all positions are equally likely, and nothing depends on the batch."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from debertakit.text.corpus import prepare
-from debertakit.text.masking import Masked, Masking, apply
+from debertakit.text.masking import Masked, Masking, apply, relative_information
 from debertakit.text.packing import PackedBatch, Packing
 from tests.text.material import ARTICLES, CHINESE, byte_level
 
@@ -234,6 +235,8 @@ def test_nothing_to_mask():
         {"replace_by": "word"},
         {"max_ngram": 0},
         {"span_p": 1.0},
+        {"density": 1.0},
+        {"density": 0.5, "rate": 0.7},
     ],
 )
 def test_bad_settings(bad):
@@ -265,6 +268,71 @@ def hidden_texts(tmp_path, text: str, **options) -> set[str]:
         rows = np.split(masked.targets, np.flatnonzero(np.diff(masked.spans)) + 1)
         seen |= {tokenizer.decode(row).strip() for row in rows if len(row)}
     return seen
+
+
+@given(sizes, st.integers(0, 1000), st.sampled_from([0.05, 0.15, 0.4]), st.sampled_from([0.0, 0.3]))
+@settings(max_examples=60)
+def test_entity_or_token_hides_tokens_and_whole_entities(lengths, seed, rate, unknown):
+    """The single tokens are at most a share ``rate``; everything else that is masked is a whole entity."""
+    batch = make(lengths, seed, word=0.5, unknown=unknown)
+    masked = apply(batch, Masking("entity-or-token", rate), VOCABULARY, seed=seed)
+    maskable = ~np.isin(batch.input_ids, VOCABULARY["special"])
+    assert maskable[masked.positions].all()
+    assert (np.diff(masked.positions) > 0).all()
+    hidden = np.zeros(len(maskable), bool)
+    hidden[masked.positions] = True
+    entities: list[list[int]] = []
+    for row in np.flatnonzero(maskable).tolist():
+        if batch.inside_entity[row] and maskable[row - 1]:
+            entities[-1].append(row)
+        else:
+            entities.append([row])
+    single = np.zeros(len(maskable), bool)
+    for rows in entities:
+        single[rows] = len(rows) == 1 or not hidden[rows].all()
+    ends = np.cumsum(batch.lengths)
+    for begin, end in zip(ends - batch.lengths, ends, strict=True):
+        target = rate * maskable[begin:end].sum()
+        assert (hidden & single)[begin:end].sum() < target + 1
+        assert hidden[begin:end].sum() > target - 1
+
+
+def test_each_entity_is_masked_with_the_probability_of_the_rate():
+    batch = make([40] * 4000, word=1.0)
+    inside = np.zeros(len(batch.input_ids), bool)
+    inside[10::42] = inside[11::42] = True  # an entity of three tokens in every sequence
+    masked = apply(replace(batch, inside_entity=inside), Masking("entity-or-token", 0.15), VOCABULARY, seed=1)
+    hidden = np.zeros(len(inside), bool)
+    hidden[masked.positions] = True
+    whole = (hidden[9::42] & hidden[10::42] & hidden[11::42]).mean()
+    assert whole == pytest.approx(0.15 + 0.85 * 0.15**3, abs=4 * (0.15 * 0.85 / 4000) ** 0.5)
+    others = hidden.reshape(-1, 42)[:, [*range(1, 9), *range(12, 41)]].mean()
+    assert others == pytest.approx(0.15, abs=0.01)
+    first = masked.spans[masked.positions % 42 == 9]
+    assert (np.bincount(masked.spans)[first] == 3).mean() > 0.4  # a masked entity is one span
+
+
+def test_density_follows_the_information_of_the_sequence():
+    """From the definition: rare tokens have more information, and the rate follows it within the bounds."""
+    batch, rng = make([50] * 300), np.random.default_rng(0)
+    p = 1.0 / np.arange(1, 196)
+    drawn = 4 + rng.choice(195, len(batch.input_ids), p=p / p.sum())
+    batch = replace(batch, input_ids=np.where(batch.input_ids > 3, drawn, batch.input_ids))
+    counts = np.bincount(batch.input_ids, minlength=200)
+    information = relative_information(counts, VOCABULARY["special"])
+    known = [0 if token in VOCABULARY["special"] else int(count) for token, count in enumerate(counts)]
+    surprise = [-math.log((count + 1) / (sum(known) + 200)) for count in known]
+    mean = sum(c * s for c, s in zip(known, surprise, strict=True)) / sum(known)
+    np.testing.assert_allclose(information, np.array(surprise) / mean)
+    masked = apply(batch, Masking("token", 0.3, density=0.1), VOCABULARY, seed=0, information=information)
+    clipped = 0
+    for sequence, count in zip(batch.input_ids.reshape(-1, 52), per_sequence(batch, masked), strict=True):
+        share = sum(surprise[token] for token in sequence[1:-1]) / 50 / mean
+        clipped += not 0.9 <= share <= 1.1
+        assert abs(count - 0.3 * min(max(share, 0.9), 1.1) * 50) <= 1
+    assert 0 < clipped < 300
+    with pytest.raises(ValueError, match="information"):
+        apply(batch, Masking("token", density=0.1), VOCABULARY, seed=0)
 
 
 def test_entities_are_masked_whole(tmp_path):

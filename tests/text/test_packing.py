@@ -86,7 +86,7 @@ def test_order_depends_on_seed_and_epoch_only():
     one, same, other = (Packing(shards, 16, 64, seed) for seed in (1, 1, 2))
     assert sequences(one.batch(3)) == sequences(same.batch(3)) != sequences(other.batch(3))
     assert one.batch(3).chunks.tolist() == one.batch(3).chunks.tolist()
-    epochs = [Packing(shards, 16, 450, 1)._order(epoch)[0].tolist() for epoch in (0, 1)]
+    epochs = [Packing(shards, 16, 450, 1)._streams[0][1]._order(epoch)[0].tolist() for epoch in (0, 1)]
     assert epochs[0] != epochs[1]
     assert sorted(epochs[0]) == sorted(epochs[1])
 
@@ -96,7 +96,7 @@ def test_far_away_steps_and_kept_orders():
     far = packing.batch(10**9)
     assert packing.batch(0).epochs.tolist() == [0] * len(packing.batch(0).lengths)
     assert sequences(packing.batch(10**9)) == sequences(far)
-    assert len(packing._orders) <= 2
+    assert len(packing._streams[0][1]._orders) <= 2
 
 
 def test_chunks_are_even():

@@ -10,15 +10,18 @@ import subprocess
 import sys
 import unicodedata
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import sentencepiece
+import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from debertakit.text.tokenizer_training import train_tokenizer
-from debertakit.text.tokenizers import load_tokenizer
+from debertakit.text.tokenizers import load_tokenizer, save_tokenizer
+from tests.text.material import wordpiece
 
 ENGLISH = """A new shop opened beside the new mall, and a store opened beside the old one.
 The researchers shop where the readers read; readers who re-read are called re-readers.
@@ -398,3 +401,42 @@ def test_importing_is_light():
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True,
                          env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)})  # fmt: skip
     assert run.stdout.strip() == "set()"
+
+
+def test_a_tokenizer_is_saved_next_to_other_files_or_not_at_all(tmp_path):
+    tokenizer = train_tokenizer(["the cat sees the dog"], kind="wordpiece", vocab_size=60, progress=False)
+    folder = tmp_path / "tokenizer"
+    for _ in range(2):  # into a new folder, then over the first
+        save_tokenizer(tokenizer, folder)
+        (folder / "notes.txt").touch()
+    assert load_tokenizer(folder).get_vocab() == tokenizer.get_vocab()
+    assert not list(tmp_path.rglob("*.part"))
+
+    class Full:
+        init_kwargs: ClassVar[dict] = {}
+
+        def save_pretrained(self, path):
+            path.mkdir()
+            tokenizer.backend_tokenizer.save("/dev/full")
+
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    for target in (folder, tmp_path / "other"):
+        with pytest.raises(OSError, match=r"cannot write the tokenizer to .*: .*No space left on device"):
+            save_tokenizer(Full(), target)
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    assert not (tmp_path / "other").exists()
+
+
+def test_a_damaged_tokenizer_config_is_named(tmp_path):
+    save_tokenizer(train_tokenizer(["the cat"], kind="wordpiece", vocab_size=60, progress=False), tmp_path / "t")
+    (tmp_path / "t/tokenizer_config.json").write_text('{"a":')
+    with pytest.raises(ValueError, match=r"tokenizer"):
+        load_tokenizer(tmp_path / "t")
+
+
+def test_the_version_of_the_library_is_recorded_with_the_tokenizer(tmp_path):
+    save_tokenizer(wordpiece(), tmp_path / "t")
+    written = json.loads((tmp_path / "t/tokenizer_config.json").read_text())
+    assert written["tokenizers_version"] == tokenizers.__version__
+    stock = AutoTokenizer.from_pretrained(tmp_path / "t")
+    assert stock("the river").input_ids == load_tokenizer(tmp_path / "t")("the river").input_ids

@@ -1,7 +1,8 @@
 """Torch operators for the fused CPU kernel, which computes ``reference.attend`` without a length² tensor.
 
-``kernel.cpp`` does not depend on torch. It takes one record of addresses, strides and sizes through ctypes. It is built
-when the package is installed. Without a compiler the package uses the reference, and ``reason()`` explains why.
+The C++ code in ``kernel/`` does not depend on torch. It takes one record of addresses, strides and sizes through
+ctypes. It is built when the package is installed. Without a compiler the package uses the reference, and ``reason()``
+explains why.
 
 Autograd, torch.compile and torch.export see two operators, ``debertakit::attention_forward`` and
 ``debertakit::attention_backward``. Plain inference calls the kernel directly, because the dispatcher would cost more
@@ -11,6 +12,7 @@ than the attention of a short sequence.
 import ctypes
 import os
 import struct
+import zlib
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -20,15 +22,27 @@ import torch
 from torch import Tensor
 
 from debertakit.attention import reference
+from debertakit.attention.arguments import (
+    LayoutRows,
+    address,
+    check_dropout,
+    check_shapes,
+    float_rows,
+    indices,
+    is_bf16_rows,
+)
 from debertakit.attention.graphs import constant_in_graphs, exporting, transformed
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import Lookup, PositionTables
 
-__all__ = ["attend", "available", "reason", "supports"]
+__all__ = ["ISAS", "attend", "available", "instruction_set", "reason", "source_checksum", "supports"]
 
-# Same fields as struct Problem in kernel.cpp: twelve matrices (address, row stride, head stride), logsumexp and six
-# index vectors, seven sizes, scale and dropout, then drop_below, seed, threads and the address of GOMP_parallel.
-_CALL = struct.Struct("=36q 7q 7q 2d 4q")
+ISAS = ("avx512_bf16", "avx512", "avx2", "neon", "baseline")
+"""Values of DEBERTAKIT_KERNEL, besides 0. By default the kernel selects the best one that the CPU has."""
+
+# Same fields as struct Problem in kernel/problem.h: twelve matrices (address, row stride, head stride), logsumexp and
+# six index vectors, seven sizes, scale and dropout, then drop_below, seed, threads, bf16, the address of GOMP_parallel.
+_CALL = struct.Struct("=36q 7q 7q 2d 5q")
 _ERRORS = {
     1: (MemoryError, "out of memory in the attention kernel"),
     2: (ValueError, "a distance maps to a row outside the position tables"),
@@ -47,6 +61,12 @@ def available() -> bool:
 def reason() -> str:
     """Explain in one line why the kernel is not available. Empty if it is."""
     return _library()[1]
+
+
+def instruction_set() -> str:
+    """Return the name in ``ISAS`` that the kernel uses, or "" without the kernel."""
+    library = _library()[0]
+    return "" if library is None else library.attention_isa().decode()
 
 
 def supports(q: Tensor) -> bool:
@@ -80,8 +100,6 @@ def attend(
         pos_k = positions.pos_k if "c2p" in positions.terms else None
         pos_q = positions.pos_q if "p2c" in positions.terms else None
         lookup = positions.relative.lookup()
-    if dropout > 0.0 and seed is None:
-        raise ValueError("dropout needs a seed")
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
     if _plain(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
         return _mix((q, k, v), (pos_k, pos_q), None, rows, lookup, scale, dropout, seed)
@@ -110,24 +128,22 @@ def _any_grad(*tensors: Tensor | None) -> bool:
     return any(t is not None and t.requires_grad for t in tensors)
 
 
-# q_offsets, k_offsets, q_positions, k_positions, visible
-_LayoutRows = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]
-
-
 def _mix(
     content: tuple[Tensor, Tensor, Tensor],
     tables: tuple[Tensor | None, Tensor | None],
     lse: Tensor | None,
-    layout: _LayoutRows,
+    layout: LayoutRows,
     lookup: Tensor | None,
     scale: float,
     dropout: float,
     seed: Tensor | None,
 ) -> Tensor:
-    out = torch.empty(*content[0].shape, dtype=torch.float32)
-    _call("attention_forward", content, tables, (out,), lse, layout, lookup, scale, dropout, seed)
-    dtype = content[2].dtype
-    return out if dtype is torch.float32 else out.to(dtype)
+    library = _library()[0]
+    tensors = [t for t in (*content, *tables) if t is not None]
+    bf16 = library is not None and library.attention_takes_bf16() and all(map(is_bf16_rows, tensors))
+    out = torch.empty(*content[0].shape, dtype=torch.bfloat16 if bf16 else torch.float32)
+    _call("attention_forward", content, tables, (out,), lse, layout, lookup, scale, dropout, seed, bf16)
+    return out.to(content[2].dtype)
 
 
 def _forward(
@@ -147,6 +163,8 @@ def _forward(
     seed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Compute attention outputs and the logsumexp of each row of scores, [heads, total queries]."""
+    if q.dim() != 3:
+        raise ValueError(f"q needs the shape [rows, heads, head size], got {tuple(q.shape)}")
     lse = torch.empty(q.shape[1], q.shape[0], dtype=torch.float32)
     layout = (q_offsets, k_offsets, q_positions, k_positions, visible)
     return _mix((q, k, v), (pos_k, pos_q), lse, layout, lookup, scale, dropout, seed), lse
@@ -193,75 +211,44 @@ def _call(
     tables: tuple[Tensor | None, Tensor | None],  # pos_k, pos_q
     results: Sequence[Tensor | None],  # out; backward also: d_out, d_q, d_k, d_v, d_pos_k, d_pos_q
     lse: Tensor | None,  # optional in forward
-    layout: _LayoutRows,
+    layout: LayoutRows,
     lookup: Tensor | None,
     scale: float,
     dropout: float,
     seed: Tensor | None,
+    bf16: bool = False,  # forward only: the kernel reads and writes bf16
 ) -> None:
     library, why, gomp_parallel = _library()
     if library is None:
         raise RuntimeError(why)
-    _check_shapes(content, tables, layout)
-    # These lists keep converted copies alive during the call. All outputs are already fp32 and contiguous.
-    matrices = [None if t is None else _rows(t) for t in (*content, *tables, *results)]
-    vectors = [None if t is None else _indices(t) for t in (*layout, lookup)]
+    check_shapes(content, tables, results, lse, layout, lookup)
+    check_dropout(dropout, seed)
+    if not scale > 0:
+        raise ValueError(f"the fused kernel takes a scale above 0, got {scale}")
+    # These lists keep converted copies alive during the call. All outputs already have their type and are contiguous.
+    matrices = [None if t is None else t if bf16 else float_rows(t) for t in (*content, *tables, *results)]
+    vectors = [None if t is None else indices(t) for t in (*layout, lookup)]
+    lse = None if lse is None else lse.contiguous()
     fields: list[int] = []
     for m in matrices:
-        fields += _NO_MATRIX if m is None else (m.data_ptr(), *m.stride()[:2])
+        fields += _NO_MATRIX if m is None else (address(m), *(stride >> bf16 for stride in m.stride()[:2]))
     fields += _NO_MATRIX * (12 - len(matrices))
     total_queries, heads, d = content[0].shape
     record = _CALL.pack(
         *fields,
-        0 if lse is None else lse.data_ptr(),
-        *[0 if t is None else t.data_ptr() for t in vectors],
+        address(lse),
+        *map(address, vectors),
         *(layout[0].shape[0] - 1, heads, d, total_queries, content[1].shape[0]),
         next((t.shape[0] for t in tables if t is not None), 0),
         0 if lookup is None else lookup.shape[0] // 2,
         *(scale, dropout),
         *(int(dropout * 2**32), 0 if seed is None else int(seed) & 0xFFFFFFFF),
-        *(torch.get_num_threads(), gomp_parallel),
+        *(torch.get_num_threads(), bf16, gomp_parallel),
     )
     status = getattr(library, name)(record)
     if status:
         kind, message = _ERRORS[status]
         raise kind(message)
-
-
-def _rows(t: Tensor) -> Tensor:
-    """Return fp32 rows with a contiguous last dimension. Copies only if necessary."""
-    if t.dtype is torch.float32 and t.stride()[2] == 1:
-        return t
-    return t.to(torch.float32).contiguous()
-
-
-def _indices(t: Tensor) -> Tensor:
-    if t.dtype is torch.int32 and t.is_contiguous():
-        return t
-    return t.to(torch.int32).contiguous()
-
-
-def _check_shapes(
-    content: tuple[Tensor, Tensor, Tensor], tables: tuple[Tensor | None, Tensor | None], layout: _LayoutRows
-) -> None:
-    """Check all shapes, because the kernel does not: a wrong shape would read from a wrong address."""
-    (queries, heads, d), k, v = (t.shape for t in content)
-    keys = k[0]
-    if d % 8:
-        raise ValueError(f"the fused kernel takes head sizes that are multiples of 8, got {d}")
-    if k != (keys, heads, d) or v != k:
-        raise ValueError(f"q, k and v do not fit together: {(queries, heads, d)}, {tuple(k)}, {tuple(v)}")
-    rows = [t.shape for t in tables if t is not None]
-    if any(r != (rows[0][0], heads, d) for r in rows):
-        raise ValueError(f"position tables {[tuple(r) for r in rows]} do not fit {heads} heads of size {d}")
-    q_offsets, k_offsets, q_positions, k_positions, visible = layout
-    if (
-        q_offsets.shape != k_offsets.shape
-        or q_positions.shape[0] != queries
-        or k_positions.shape[0] != keys
-        or (visible is not None and visible.shape[0] != queries)
-    ):
-        raise ValueError(f"the layout does not match {queries} queries and {keys} keys")
 
 
 attention_forward = torch.library.custom_op(
@@ -341,7 +328,8 @@ attention_forward.register_autograd(_differentiate, setup_context=_save)
 @lru_cache(maxsize=1)
 def _library() -> tuple[ctypes.CDLL | None, str, int]:
     """Load the kernel. Returns (library or None, reason if None, address of GOMP_parallel or 0)."""
-    if os.environ.get("DEBERTAKIT_KERNEL") == "0":
+    wanted = os.environ.get("DEBERTAKIT_KERNEL", "")
+    if wanted == "0":
         return None, "fused attention kernel turned off (DEBERTAKIT_KERNEL=0); using the reference", 0
     path = Path(__file__).with_name("_kernel.so")
     if not path.exists():
@@ -350,14 +338,47 @@ def _library() -> tuple[ctypes.CDLL | None, str, int]:
         library = ctypes.CDLL(str(path))
     except OSError as error:
         return None, f"fused attention kernel could not be loaded ({error}); using the reference", 0
+    if _stale(library, path.with_name("kernel")):
+        return None, "fused attention kernel is out of date; rebuild it with: pip install -e . (using the reference)", 0
     for name in ("attention_forward", "attention_backward"):
         function = getattr(library, name)
         function.argtypes = [ctypes.c_char_p]
         function.restype = ctypes.c_int
     library.attention_isa.restype = ctypes.c_char_p
+    library.attention_select.argtypes = [ctypes.c_char_p]
     library.content_hash.argtypes = [ctypes.c_void_p, ctypes.c_int64]
     library.content_hash.restype = ctypes.c_uint64
+    if wanted and not library.attention_select(wanted.encode()):
+        why = f"DEBERTAKIT_KERNEL={wanted}: this CPU or this build does not have it; using the reference. "
+        return None, why + f"Values: 0, {', '.join(ISAS)}", 0
     return library, "", _gomp_parallel()
+
+
+def source_checksum(folder: Path) -> int:
+    """CRC-32 of the kernel's sources, as in setup.py."""
+    return zlib.crc32(b"".join(path.read_bytes() for path in sorted(folder.iterdir())))
+
+
+def _stale(library: ctypes.CDLL, sources: Path) -> bool:
+    """Return whether the library was built from other sources, which may expect other fields than ``_CALL``.
+
+    Wheels contain the library without its sources. Then only the size of the record is compared.
+    """
+    try:
+        record_size, built_from = library.attention_record_size(), library.attention_source
+    except AttributeError:  # built before the library carried these
+        return True
+    built_from.restype = ctypes.c_uint32
+    return record_size != _CALL.size or (sources.exists() and built_from() != source_checksum(sources))
+
+
+def _use_one_thread() -> None:
+    """Prevent a deadlock in forked processes: they inherit torch's OpenMP pool, but not its threads."""
+    torch.set_num_threads(1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_use_one_thread)
 
 
 def _gomp_parallel() -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PAUSE = 0.02  # seconds
-PEERS = ("ours", "hf", "bert", "ort")
+PEERS = ("ours", "hf", "bert", "modernbert", "ort")
 
 
 @dataclass(frozen=True)

@@ -12,39 +12,39 @@ from debertakit.attention import cpu
 from debertakit.bench.contest import Measurement
 from debertakit.bench.suites import Peak
 from debertakit.files import write_json
+from debertakit.installation import install
+from debertakit.precision import cpu_name
 
-NAMES = {"ours": "debertakit", "hf": "HF DeBERTa", "bert": "HF BERT (SDPA)", "ort": "ONNX Runtime, HF DeBERTa"}
+NAMES = {
+    "ours": "debertakit",
+    "hf": "HF DeBERTa",
+    "bert": "HF BERT (SDPA)",
+    "modernbert": "HF ModernBERT (SDPA)",
+    "ort": "ONNX Runtime, HF DeBERTa",
+}
 
 
 def machine() -> dict[str, str | int]:
     """Hardware and software of this measurement."""
     return {
-        "cpu": _cpu_name(),
+        "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
-        "attention": "fused kernel" if cpu.available() else f"reference ({cpu.reason()})",
+        "attention": f"fused kernel ({cpu.instruction_set()})" if cpu.available() else f"reference ({cpu.reason()})",
     }
-
-
-def _cpu_name() -> str:
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    return platform.processor() or platform.machine()
 
 
 def header(result: Measurement | Peak) -> str:
     if isinstance(result, Peak):
         return f"{'work':<10}{'ours':>12}{'HF':>12}{'BERT':>12}{'ours/HF':>10}"
-    return f"{'work':<10}{'ours ms':>18}{'HF ms':>18}{'BERT ms':>18}{'ORT ms':>18}{'over HF':>10}{'over BERT':>11}"
+    times = "".join(f"{name:>18}" for name in ("ours ms", "HF ms", "BERT ms", "ModernBERT ms", "ORT ms"))
+    return f"{'work':<10}{times}{'over HF':>10}{'over BERT':>11}{'over ModernBERT':>17}"
 
 
 def line(result: Measurement | Peak) -> str:
-    """Format one row: medians ± half the interquartile range, speed-up over HF, our time divided by BERT's."""
+    """Format one row: medians ± half the interquartile range, speed-up over HF, our time / BERT's and ModernBERT's."""
     if isinstance(result, Peak):
         cells = "".join(
             f"{'-':>12}" if x is None else f"{x:>9,.0f} MB" for x in (result.ours_mb, result.hf_mb, result.bert_mb)
@@ -56,10 +56,10 @@ def line(result: Measurement | Peak) -> str:
         timing = result.times.get(name)
         shown = "-" if timing is None else f"{timing.median:,.2f} ±{(timing.high - timing.low) / 2:.2f}"
         cells += f"{shown:>18}"
-    over_hf, bert = result.ratio("hf"), result.ratio("bert")
+    over_hf = result.ratio("hf")
     faster = "-" if over_hf is None else f"{over_hf:.2f}x"
-    tax = "-" if bert is None else f"{1 / bert:.2f}"
-    return f"{result.work:<10}{cells}{faster:>10}{tax:>11}"
+    bert, modernbert = ("-" if x is None else f"{1 / x:.2f}" for x in map(result.ratio, ("bert", "modernbert")))
+    return f"{result.work:<10}{cells}{faster:>10}{bert:>11}{modernbert:>17}"
 
 
 def write_results(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
@@ -71,7 +71,7 @@ def plot(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:
     try:
         import matplotlib
     except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'debertakit[bench]'") from None
+        raise ImportError(f"drawing needs matplotlib: {install('bench')}") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

@@ -3,8 +3,9 @@
 The shape is v3-base's (12 heads of 64, feed-forward 3072, 256 buckets) with four layers and a small vocabulary:
 embedding lookups cost almost nothing, and a large table would only hide differences behind the optimiser's time. The
 training suite ends with a full step of the pretraining recipe ``small``. Peers are transformers' DeBERTa-v2, its BERT
-with SDPA (the baseline: no position terms in attention), and, for inference, ONNX Runtime on transformers' DeBERTa as
-exported by torch.
+with SDPA (the baseline: no position terms in attention), and, for inference, its ModernBERT with SDPA and ONNX Runtime
+on transformers' DeBERTa as exported by torch. All weights are random. ModernBERT-base has 22 layers and v3-base 12, so
+ModernBERT gets 22 layers for each 12 of the others: the ratio is that of the whole models.
 """
 
 import ctypes
@@ -73,6 +74,21 @@ def models(layers: int) -> dict[str, PreTrainedModel]:
     return {"ours": ours, "hf": hf, "bert": bert}
 
 
+def modernbert(layers: int) -> PreTrainedModel:
+    """ModernBERT-base with SDPA (the defaults of its config), with 22 layers for each 12 of ours."""
+    config = transformers.ModernBertConfig(
+        vocab_size=VOCABULARY,
+        num_hidden_layers=round(layers * 22 / 12),
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        cls_token_id=1,
+        sep_token_id=2,
+        attn_implementation="sdpa",
+    )
+    return transformers.ModernBertModel(config)
+
+
 def batch(lengths: list[int]) -> dict[str, Tensor]:
     longest = max(lengths)
     ids = torch.randint(5, VOCABULARY, (len(lengths), longest))
@@ -93,6 +109,7 @@ def inference(settings: BenchSettings) -> Iterator[Measurement]:
         works = {name: works[name] for name in ("1x16", "8x128", "mnli32")}
     runners = {name: model.eval() for name, model in models(settings.layers).items()}
     session = _onnx_session(runners["hf"])
+    runners["modernbert"] = modernbert(settings.layers).eval()
     for name, lengths in works.items():
         inputs = batch(lengths)
         contestants: dict[str, Callable[[], object]] = {

@@ -6,18 +6,30 @@ from typing import Annotated
 import typer
 
 from debertakit.cli.base import CONVERT, app, quiet
-from debertakit.cli.options import Given, build, takes
-from debertakit.inference.options import ExportOptions
+from debertakit.cli.options import Given, build, only, takes
+from debertakit.cli.prediction import complete_columns
+from debertakit.data.guessing import similar_file
+from debertakit.files import require_new
+from debertakit.inference.options import CertifyOptions, ExportOptions, InputColumns, ToleranceOptions
+from debertakit.model_names import check_model
+from debertakit.text.progress import working
 
 exports = typer.Typer(no_args_is_help=True, help="Export a model to another format.")
 app.add_typer(exports, name="export", rich_help_panel=CONVERT)
 
 
 @app.command(rich_help_panel=CONVERT)
-def models() -> None:
+def models(
+    complexity: Annotated[
+        bool, typer.Option("--complexity", help="Parameters, FLOPs and memory beside those of BERT and RoBERTa.")
+    ] = False,
+) -> None:
     """List the released models that have a preset, with their parameter counts."""
-    from debertakit.parameter_counts import parameter_counts
+    from debertakit.complexity import complexity_table, parameter_counts
 
+    if complexity:
+        print("\n".join(complexity_table()))
+        return
     print(f"{'name':<20}{'layers':>7}{'hidden':>8}{'heads':>7}{'vocabulary':>12}{'backbone':>12}{'total':>12}")
     for row in parameter_counts():
         print(
@@ -27,6 +39,20 @@ def models() -> None:
 
 
 @app.command(rich_help_panel=CONVERT)
+@takes()
+def doctor() -> None:
+    """Show what this machine and installation can do: CPU, kernel, threads, versions, extras."""
+    with working("starting"):
+        from debertakit.doctor import extras, report
+    for title, rows in (("", report()), ("extras:", extras())):
+        if title:
+            print(title)
+        for name, finding in rows:
+            print(f"{name:<13}{finding}")
+
+
+@app.command(rich_help_panel=CONVERT)
+@takes()
 def verify(
     out: Annotated[Path | None, typer.Option(help="Write the results to this JSON file.")] = None,
     variant: Annotated[list[str] | None, typer.Option(help="Check only this variant; repeatable.")] = None,
@@ -38,6 +64,8 @@ def verify(
     from debertakit.files import write_json
     from debertakit.verification import TOLERANCE, verify
 
+    if out is not None:
+        require_new(out)
     for name in variant or []:
         preset(name)  # reject an unknown name before the work starts
     print(f"max |difference| to stock transformers, tolerance {TOLERANCE:g}")
@@ -66,39 +94,93 @@ def convert(
     """Convert any DeBERTa checkpoint, with all its heads, to a safetensors folder."""
     from debertakit.checkpoints import convert as convert_checkpoint
 
+    _require_new_model(out, source, "model.safetensors")
     names = convert_checkpoint(source, out, generator)
     print(f"{len(names)} tensors in {out}")
 
 
 @exports.command("onnx")
-@takes({"Options": ExportOptions})
+@takes({"Options": ExportOptions, "--check": ToleranceOptions, "Columns of the file of --check": InputColumns})
 def export_to_onnx(
     model: Annotated[str, typer.Argument(help="Folder or hub name. The head is taken from its config.")],
     out: Annotated[Path, typer.Option(help="Folder for model.onnx, config.json and the tokenizer.")],
     given: Given,
 ) -> None:
     """Export model.onnx for stock ONNX Runtime, with dynamic batch size and sequence length."""
+    check_model(model)
+    quiet()
     from debertakit.inference.onnx import export_onnx
 
-    quiet()
     options = build(ExportOptions, given)
+    _require_new_model(out, Path(model), "model.onnx")
+    if options.check is not None:
+        _export_checked(model, out, options, given)
+        return
+    only(given, "an export without --check", ExportOptions)
     file = export_onnx(model, out, int8=options.int8, opset=options.opset)
     weights = "int8" if options.int8 else "fp32"
     print(f"{file}: opset {options.opset}, {weights}, {file.stat().st_size / 1e6:,.1f} MB")
 
 
+def _export_checked(model: str, out: Path, options: ExportOptions, given: Given) -> None:
+    from debertakit.inference.certify import int8_within_tolerance
+
+    assert options.check is not None
+    columns = complete_columns(model, options.check, build(InputColumns, given).columns())
+    with working("exporting and comparing"):
+        found, kept = int8_within_tolerance(
+            model, out, options.check, build(ToleranceOptions, given), columns, options.opset
+        )
+    size = sum(file.stat().st_size for file in out.glob("model.onnx*")) / 1e6
+    layers = f"; in fp32: {', '.join(kept)}" if kept else ""
+    print(f"{out / 'model.onnx'}: opset {options.opset}, int8, {size:,.1f} MB{layers}\n{found}")
+    if not found.passed:
+        raise typer.Exit(1)
+
+
 @app.command(rich_help_panel=CONVERT)
+@takes({"Options": CertifyOptions, "Columns": InputColumns})
+def certify(
+    model: Annotated[str, typer.Argument(help="Folder of a model with a trained head.")],
+    file: Annotated[Path, typer.Argument(help="Texts to compare on: CSV, TSV, JSONL, Parquet or .txt.")],
+    given: Given,
+) -> None:
+    """Count the texts that a model decides differently in bf16 or int8 than in fp32. Exit code 1 if too many."""
+    model = check_model(model)
+    if not file.is_file():
+        raise ValueError(f"{file}: no such file{similar_file(file)}")
+    options, columns = build(CertifyOptions, given), build(InputColumns, given).columns()
+    columns = complete_columns(model, file, columns)
+    quiet()
+    from debertakit.inference.certify import certify as compare
+
+    with working("comparing"):
+        found, stored = compare(model, file, options, columns)
+    print(f"{found}\n{stored}")
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _require_new_model(out: Path, source: Path, file: str) -> None:
+    """The output folder must be new or empty, or be the model's own folder without ``file``."""
+    require_new(out / file if out.is_dir() and out.resolve() == source.resolve() else out)
+
+
+@app.command(rich_help_panel=CONVERT)
+@takes()
 def bench(
     suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
     quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write one row per workload to this JSON file.")] = None,
     png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads. Default: torch's default.")] = None,
 ) -> None:
     """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
     suites = ("inference", "training", "memory", "attention")
     if suite not in suites:
         raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")
+    for file in (out, png):
+        if file is not None:
+            require_new(file)
     quiet()
     import warnings
 
@@ -110,8 +192,6 @@ def bench(
     from debertakit.bench.suites import Peak
 
     warnings.filterwarnings("ignore")
-    if threads is not None:
-        torch.set_num_threads(threads)
     torch.manual_seed(0)
     settings = available.BenchSettings.quick_ones() if quick else available.BenchSettings()
     print(", ".join(f"{key} {value}" for key, value in report.machine().items()))

@@ -18,11 +18,14 @@ that is built, so two modes can share an option and have different defaults.
 import ast
 import functools
 import inspect
+import os
 import re
+import sys
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, fields, is_dataclass
 from inspect import Parameter
+from types import MappingProxyType
 from typing import Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
@@ -31,17 +34,52 @@ Given = Mapping[str, object]
 Built = TypeVar("Built")
 
 
-def takes(panels: Mapping[str, type]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add the fields of dataclasses to the options of a command, which receives them as ``given``."""
+@dataclass(frozen=True)
+class Machine:
+    """Options of every command that computes. ``takes`` adds and applies them."""
+
+    device: str | None = None
+    """cpu, cuda or cuda:N. Default: the GPU if there is one."""
+    threads: int | None = None
+    """CPU threads. Default: torch's choice, usually one per core."""
+
+    def __post_init__(self) -> None:
+        if self.device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?", self.device):
+            raise ValueError(f"--device {self.device}: choose cpu, cuda or cuda:N")
+        if self.threads is not None and self.threads < 1:
+            raise ValueError(f"--threads {self.threads}: must be >= 1")
+
+    def apply(self) -> None:
+        """Set the environment variables that torch and tokenizers read when they are imported."""
+        if self.device is not None:
+            kind, _, number = self.device.partition(":")
+            os.environ["DEBERTAKIT_DEVICE"] = kind
+            if number:
+                os.environ["CUDA_VISIBLE_DEVICES"] = number
+        if self.threads is not None:
+            for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+                os.environ[name] = str(self.threads)
+            if "torch" in sys.modules:
+                sys.modules["torch"].set_num_threads(self.threads)
+
+
+def takes(panels: Mapping[str, type] = MappingProxyType({})) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the fields of dataclasses, and ``Machine``, to the options of a command, which gets them as ``given``."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        takes_given = "given" in inspect.signature(command).parameters
         own = [each for each in inspect.signature(command).parameters.values() if each.name != "given"]
-        options = _options(panels)
+        options = _options({**panels, "Machine": Machine})
 
         @functools.wraps(command)
         def run(**values: object) -> None:
             given = {name: values.pop(name) for name in options}
-            command(**values, given={name: value for name, value in given.items() if value not in (None, [])})
+            written = {name: value for name, value in given.items() if value not in (None, [])}
+            machine = {name: written.pop(name) for name in _names(Machine) if name in written}
+            build(Machine, machine).apply()
+            if takes_given:
+                values["given"] = written
+            command(**values)
 
         # typer reads the signature and the annotations
         parameters = [each.replace(kind=Parameter.KEYWORD_ONLY) for each in (*own, *options.values())]
@@ -72,13 +110,13 @@ def _options(panels: Mapping[str, type]) -> dict[str, Parameter]:
 
 
 def _docstrings(cls: type) -> dict[str, str]:
-    """The string literal after each field of a class: {field name: text on one line}."""
+    """The string literal after each field of a class and its bases: {field name: text on one line}."""
     try:
         (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
     except OSError:  # installed without source files
         return {}
     assert isinstance(tree, ast.ClassDef)
-    found = {}
+    found = {name: text for base in cls.__bases__ if is_dataclass(base) for name, text in _docstrings(base).items()}
     for field, after in zip(tree.body, tree.body[1:], strict=False):
         if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(after, ast.Expr):
             found[field.target.id] = " ".join(str(ast.literal_eval(after.value)).split())

@@ -1,13 +1,19 @@
-"""Commands that predict: predict, fill."""
+"""Commands that predict: predict, embed, fill."""
 
+import itertools
 import json
-from dataclasses import asdict
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from debertakit.cli.base import USE, app, quiet
+from debertakit.cli.defaults import default_model
 from debertakit.cli.options import Given, build, only, takes
+from debertakit.data.guessing import column_names, resolve_columns, sample_texts, similar_file
+from debertakit.data.tables import TABLE_SUFFIXES
 from debertakit.inference.options import (
     FileOptions,
     FillOptions,
@@ -16,6 +22,8 @@ from debertakit.inference.options import (
     TextOptions,
     ZeroShotOptions,
 )
+from debertakit.model_names import check_model, stored_columns
+from debertakit.text.progress import working
 
 if TYPE_CHECKING:
     from debertakit.inference.predictor import Input, Predictor, Result
@@ -35,7 +43,8 @@ def predict(
     model: Annotated[str, typer.Argument(help="Folder or hub name of a model with a trained head.")],
     given: Given,
     texts: Annotated[
-        list[str] | None, typer.Argument(help="By task: TEXT..., QUESTION CONTEXT, TEXT PAIR, or TEXT OPTION...")
+        list[str] | None,
+        typer.Argument(help="A file, or by task: TEXT..., QUESTION CONTEXT, TEXT PAIR, or TEXT OPTION..."),
     ] = None,
     task: Annotated[
         str | None,
@@ -45,42 +54,72 @@ def predict(
     ] = None,
 ) -> None:
     """Predict on texts or on a file of any size. An interrupted run on a file resumes when repeated."""
+    _predict(model, given, texts, task)
+
+
+@app.command(rich_help_panel=USE)
+@takes({"Model": LoadOptions, "A file of texts": FileOptions, "Long texts": LengthOptions})
+def embed(
+    texts: Annotated[list[str], typer.Argument(help="A file, or one or more texts.")],
+    given: Given,
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub name. Default: the bundled model for the language of the text.")
+    ] = None,
+) -> None:
+    """Turn texts into vectors of length 1: the product of two vectors is the similarity of their texts."""
+    _predict(model, given, texts, "embed")
+
+
+def _predict(model: str | None, given: Given, texts: list[str] | None, task: str | None) -> None:
+    if "file" not in given and texts is not None and len(texts) == 1 and is_file_name(texts[0]):
+        given, texts = {**given, "file": Path(texts[0])}, None
     always = (LoadOptions, LengthOptions, ZeroShotOptions)
     if "file" in given:
-        only(given, "a run with --file", FileOptions, *always)
+        only(given, "a run with a file", FileOptions, *always)
     else:
-        only(given, "a run without --file", TextOptions, *always)
+        only(given, "a run without a file", TextOptions, *always)
     if task != "zero-shot":
         only(given, "a run without --task zero-shot", LoadOptions, LengthOptions, TextOptions, FileOptions)
     if ("file" in given) == bool(texts):
-        raise ValueError("pass either texts, or --file and --out")
+        raise ValueError('pass texts (deberta predict MODEL "a text") or a file (deberta predict MODEL my.csv)')
     files = build(FileOptions, given)
-    if files.file is not None and files.out is None:
-        raise ValueError("--file needs --out, the file for the predictions")
-    columns = column_names(files.column or [])
+    columns, loading = files.columns(), build(LoadOptions, given)
+    if files.file is not None and files.engine == "local" and not files.file.is_file():
+        raise ValueError(f"{files.file}: no such file{similar_file(files.file)}")
+    if model is not None:
+        model = check_model(model)
+    else:
+        in_file = files.file is not None and files.file.is_file()
+        model = default_model(sample_texts(files.file, columns) if files.file is not None and in_file else texts or [])
+    if files.file is not None and files.engine == "local":
+        columns = complete_columns(model, files.file, columns)
+        files = replace(files, out=files.out or predictions_file(files.file))
+    elif files.file is not None and files.out is None:
+        raise ValueError("--engine ray needs --out, the folder for the predictions")
     length = build(LengthOptions, given)
     options: dict[str, str | int | list[str] | None] = {"long": length.long, "max_length": length.max_length}
     if task == "zero-shot":
         zero_shot = build(ZeroShotOptions, given)
         options |= {"labels": zero_shot.label or [], "template": zero_shot.template}
-    backend = build(LoadOptions, given).backend
-    from debertakit.inference.tasks import load
-
     quiet()
-    predictor = load(model, task, backend=backend, **options)
+    with working("loading"):
+        from debertakit.inference.tasks import load
+
+        predictor = load(model, task, backend=loading.backend, precision=loading.precision, **options)
     if files.file is None or files.out is None:
         _predict_texts(predictor, texts or [], build(TextOptions, given))
         return
     if files.engine == "ray":
         from debertakit.inference.ray import predict_with_ray
 
-        options["backend"] = backend
+        options |= {"backend": loading.backend, "precision": loading.precision}
         counts = predict_with_ray(
             predictor, model, task, options, files.file, files.out, columns=columns, workers=files.workers
         )
     else:
         from debertakit.inference.files import predict_file
 
+        columns = guess_text(predictor, files.file, columns)
         counts = predict_file(predictor, files.file, files.out, columns=columns, name=model)
     missing = f", {counts.errors:,} without a prediction" if counts.errors else ""
     print(f"{counts.rows:,} rows in {files.out}{missing}")
@@ -94,7 +133,8 @@ def _predict_texts(predictor: "Predictor[Result]", texts: list[str], options: Te
         if options.json or isinstance(result, Embedding):
             print(json.dumps(asdict(result), ensure_ascii=False))
         else:
-            print(result.headline())
+            confidence = result.confidence()
+            print(result.headline() if confidence is None else f"{result.headline()}  ({confidence:.1%})")
 
 
 def inputs_of(predictor: "Predictor[Result]", texts: list[str], pair: str | None) -> "list[Input]":
@@ -115,30 +155,60 @@ def inputs_of(predictor: "Predictor[Result]", texts: list[str], pair: str | None
     return [dict(zip(fields, texts, strict=True))]
 
 
-def column_names(columns: list[str]) -> dict[str, str]:
-    """["text=review"] -> {"text": "review"}"""
-    pairs = [column.partition("=") for column in columns]
-    for column, (field, equals, name) in zip(columns, pairs, strict=True):
-        if not (field and equals and name):
-            raise ValueError(f"--column {column}: write it as field=column, for example text=review")
-    return {field: name for field, _, name in pairs}
+def is_file_name(text: str) -> bool:
+    """Whether the only text is meant as a file: one word that ends like a table or text file."""
+    return len(text.split()) == 1 and Path(text).suffix.lower() in TABLE_SUFFIXES
+
+
+def predictions_file(source: Path) -> Path:
+    """my.csv -> my-predictions.csv, or my-predictions-2.csv if that exists."""
+    suffix = {".tsv": ".tsv", ".parquet": ".parquet", ".csv": ".csv", ".txt": ".csv", ".xlsx": ".csv"}
+    names = (f"{source.stem}-predictions{'' if n == 1 else f'-{n}'}" for n in itertools.count(1))
+    files = (source.with_name(name + suffix.get(source.suffix.lower(), ".jsonl")) for name in names)
+    return next(file for file in files if not file.exists())
+
+
+def complete_columns(model: str, file: Path, given: dict[str, str]) -> dict[str, str]:
+    """Add the columns of the run's training file that this file also has."""
+    names = column_names(file)
+    stored = {field: name for field, name in stored_columns(model).items() if field in ("text", "pair")}
+    return {**{field: name for field, name in stored.items() if name in names}, **given}
+
+
+def guess_text(predictor: "Predictor[Result]", file: Path, columns: dict[str, str]) -> dict[str, str]:
+    """Guess the text column, if the task reads a text and no column is named, or called, text."""
+    first = predictor.fields[0].name
+    if first != "text" or file.suffix.lower() == ".txt" or {"text", "words"} & {*columns, *column_names(file)}:
+        return columns
+    guessed = resolve_columns(file, columns, labelled=False)
+    if guessed.get("text"):
+        print(f"{file}: guessed the column text = {guessed['text']!r}; to override: --text NAME", file=sys.stderr)
+        return {**columns, "text": guessed["text"]}
+    return columns
 
 
 @app.command(rich_help_panel=USE)
 @takes({"Options": FillOptions})
 def fill(
     text: Annotated[str, typer.Argument(help="Text with one or more [MASK] tokens.")],
-    model: Annotated[str, typer.Option(help="Folder or hub name of a masked language model.")],
     given: Given,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or hub name of a masked language model. "
+            "Default: the bundled model for the language of the text."
+        ),
+    ] = None,
 ) -> None:
     """Predict the masked tokens of a text."""
-    from debertakit.inference.fill import fill_mask
-    from debertakit.loading import describe
-
-    quiet()
     options = build(FillOptions, given)
     if not text.strip():
         raise ValueError("the text is empty")
+    model = check_model(model) if model is not None else default_model([text])
+    quiet()
+    from debertakit.inference.fill import fill_mask
+    from debertakit.loading import describe
+
     saved = describe(model)
     if options.generator and not saved.ours:
         raise ValueError(f"--generator needs a DeBERTa v3 checkpoint; {model} is a {saved.config.model_type} model")

@@ -1,15 +1,33 @@
 """Commands for training: tokenizer, pretrain, recipes, finetune."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
+from debertakit.cli.corpus import check_sources
+from debertakit.cli.defaults import default_model
+from debertakit.cli.names import check_recipe, check_task
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.finetuning.modes import SEQ2SEQ_TASKS, BenchmarkData, ColumnOptions, OwnData, PairData, Seeds
+from debertakit.data.guessing import guess_line, resolve_columns, sample_texts, similar_file
+from debertakit.files import require_new, temporary_path
+from debertakit.finetuning.modes import (
+    DEFAULT_MODEL,
+    SEQ2SEQ_TASKS,
+    BenchmarkData,
+    ColumnOptions,
+    OwnData,
+    PairData,
+    SearchOptions,
+    Seeds,
+)
 from debertakit.finetuning.options import FinetuneOptions, Seq2SeqOptions
+from debertakit.model_names import check_model
 from debertakit.text.options import TokenizerOptions
+from debertakit.text.progress import working
+from debertakit.training.signals import stop_on_signals
 
 tokenizers = typer.Typer(no_args_is_help=True, help="Train a tokenizer on your own text.")
 app.add_typer(tokenizers, name="tokenizer", rich_help_panel=TRAIN)
@@ -25,19 +43,31 @@ def tokenizer_train(
     given: Given,
 ) -> None:
     """Train a tokenizer on your own text, English or Chinese."""
-    from debertakit.text.tokenizer_training import train_tokenizer
-
+    for file in files:
+        if not file.exists():
+            raise ValueError(f"{file}: no such file or folder{similar_file(file)}")
     quiet()
+    from debertakit.text.tokenizer_training import train_tokenizer
+    from debertakit.text.tokenizers import save_tokenizer
+
+    require_new(out)
     options = build(TokenizerOptions, given)
     tokenizer = train_tokenizer(files, kind=options.kind, vocab_size=options.vocab_size)
-    tokenizer.save_pretrained(out)
+    save_tokenizer(tokenizer, out)
     print(f"{len(tokenizer):,} pieces in {out}")
 
 
 @app.command(rich_help_panel=TRAIN)
+@takes()
 def pretrain(
     recipe: Annotated[str, typer.Argument(help="Recipe name (see 'deberta recipes'), or a run's run.json.")],
-    corpus: Annotated[str, typer.Option(help="Text, JSONL or Parquet file, folder, hf:NAME, or prepared corpus.")],
+    corpus: Annotated[
+        list[str],
+        typer.Option(
+            help="Text, JSONL or Parquet file, folder, hf:NAME, or prepared corpus. Repeat for a mixture, with the "
+            "share of each source: a.txt=0.7."
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the model, log and checkpoints.")],
     assignments: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Override a config field; repeatable.")
@@ -54,11 +84,25 @@ def pretrain(
     init_generator: Annotated[
         str | None, typer.Option(help="Generator checkpoint for RTD. Default: the generator in the --init folder.")
     ] = None,
+    teacher: Annotated[str | None, typer.Option(help="Distil this model: folder or hub name of any encoder.")] = None,
+    tagger: Annotated[
+        str | None, typer.Option(help="Mask the entities that this model finds (masking.strategy=entity-or-token).")
+    ] = None,
 ) -> None:
     """Pretrain a model from raw text, in one process or on many machines with torchrun."""
-    from debertakit.pretraining.from_text import pretrain_from_text
-
+    check_recipe(recipe)
+    check_sources(corpus)
+    if init is not None:
+        init = check_model(init)
+    if teacher is not None:
+        teacher = check_model(teacher)
+    if tagger is not None:
+        tagger = check_model(tagger)
     quiet()
+    stop_on_signals()
+    with working("starting"):
+        from debertakit.pretraining.from_text import pretrain_from_text
+
     metrics = pretrain_from_text(
         recipe,
         corpus,
@@ -69,6 +113,8 @@ def pretrain(
         minutes=minutes,
         init=init,
         init_generator=init_generator,
+        teacher=teacher,
+        tagger=tagger,
     )
     print(f"{out}: " + ", ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
 
@@ -79,13 +125,16 @@ def recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is None:
         from debertakit.pretraining.recipes import recipes as list_recipes
 
-        for name, about in list_recipes().items():
-            print(f"{name:<22}{about}")
+        listed = list_recipes()
+        width = max(map(len, listed)) + 2
+        for name, about in listed.items():
+            print(f"{name:<{width}}{about}")
 
 
 @recipe_list.command("show")
 def recipes_show(name: Annotated[str, typer.Argument(help="Recipe name.")]) -> None:
     """Print all settings of a recipe as JSON."""
+    check_recipe(name)
     from debertakit.pretraining.recipes import recipe
 
     print(recipe(name).to_json())
@@ -101,45 +150,93 @@ def recipes_show(name: Annotated[str, typer.Argument(help="Recipe name.")]) -> N
         "Training": FinetuneOptions,
         "Translation and summarisation": Seq2SeqOptions,
         "Seeds": Seeds,
+        "Search": SearchOptions,
     }
 )
 def finetune(
-    model: Annotated[str, typer.Option(help="Folder or hub name of a pretrained model: DeBERTa or any other encoder.")],
-    out: Annotated[Path, typer.Option(help="Folder for the model, scores and report.")],
     given: Given,
+    file: Annotated[
+        Path | None, typer.Argument(help="Training file, instead of --train. Its columns are guessed if not given.")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Folder or hub name of a pretrained model: DeBERTa or any other encoder. "
+            "Default: the bundled model for the language of the file; "
+            f"for a benchmark, or without bundled models, {DEFAULT_MODEL}."
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the model, scores and report. Default: FILE-model.")
+    ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Resume an interrupted run.")] = False,
 ) -> None:
-    """Fine-tune a model on a benchmark or on your own files. Options not given depend on the task and model size."""
-    quiet()
+    """Fine-tune a model on your own file or on a benchmark. Options not given depend on the task and model size."""
+    if file is not None:
+        if "train" in given:
+            raise ValueError(f"pass the training file once: {file}, or --train {given['train']}")
+        given = {**given, "train": file}
     task, seeds = given.get("task"), build(Seeds, given)
     if task in SEQ2SEQ_TASKS:
         only(given, f"--task {task}", PairData, Seq2SeqOptions, Seeds)
+        out = out or _free_folder(str(task), resume)
+        model = check_model(model or DEFAULT_MODEL)
+        quiet()
+        stop_on_signals()
         _finetune_pairs(model, out, build(PairData, given), build(Seq2SeqOptions, given), seeds, resume)
         return
     if task is not None:
-        only(given, f"--task {task}", BenchmarkData, FinetuneOptions, Seeds)
+        check_task(str(task))
+        only(given, f"--task {task}", BenchmarkData, FinetuneOptions, Seeds, SearchOptions)
     else:
-        only(given, "a run with --train", OwnData, ColumnOptions, FinetuneOptions, Seeds)
+        only(given, "a run with --train", OwnData, ColumnOptions, FinetuneOptions, Seeds, SearchOptions)
     if "sift" not in given:
         only({name: value for name, value in given.items() if name.startswith("sift_")}, "a run without --sift")
     benchmark, own = build(BenchmarkData, given), build(OwnData, given)
-    options, columns = build(FinetuneOptions, given), build(ColumnOptions, given)
-    from debertakit.finetuning.train import finetune as run
+    options, columns = build(FinetuneOptions, given), build(ColumnOptions, given).names()
+    if (benchmark.task is None) == (own.train is None):
+        raise ValueError("pass a training file (deberta finetune my.csv), or --task and --data for a benchmark")
+    trials = build(SearchOptions, given).search
+    if trials is not None and "seeds" in given:
+        raise ValueError("--search tries one seed; run the best point again with --seeds")
+    out = out or _free_folder(own.train.stem if own.train is not None else str(benchmark.task), resume)
+    if not resume and any(folder.is_dir() and any(folder.iterdir()) for folder in (out, temporary_path(out))):
+        raise ValueError(f"{out} already contains a run. Use --resume to continue it, or choose another --out.")
+    if own.train is not None:
+        found = resolve_columns(own.train, columns)
+        for line in filter(None, [guess_line(own.train, columns, found)]):
+            print(line, file=sys.stderr)
+        columns = found
+        if own.dev is not None:
+            resolve_columns(own.dev, columns)
+    if model is None and own.train is not None:
+        model = default_model(sample_texts(own.train, columns), otherwise=DEFAULT_MODEL)
+    elif model is None:
+        model = DEFAULT_MODEL
+        print(f"model: {model} (--model FOLDER for another one)", file=sys.stderr)
+    model = check_model(model)
+    print(f"loading; the result will be in {out}", file=sys.stderr, flush=True)
+    quiet()
+    stop_on_signals()
+    with working("starting"):
+        from debertakit.finetuning.search import search as run_search
+        from debertakit.finetuning.train import finetune as run
 
-    result = run(
-        model,
-        out,
-        task=benchmark.task,
-        data=benchmark.data,
-        train=own.train,
-        dev=own.dev,
-        seed=seeds.seed,
-        seeds=seeds.seeds,
-        resume=resume,
-        **columns.names(),
-        **vars(options),
-    )
-    print(result)
+    source = {"task": benchmark.task, "data": benchmark.data, "train": own.train, "dev": own.dev}
+    arguments = {**source, "seed": seeds.seed, "resume": resume, **columns, **vars(options)}
+    if trials is None:
+        print(run(model, out, seeds=seeds.seeds, **arguments))
+    else:
+        print(run_search(model, out, trials, **arguments))
+
+
+def _free_folder(name: str, resume: bool) -> Path:
+    """NAME-model, or the first of NAME-model-2, -3, ... that does not exist; to resume, the last that exists."""
+    names = [Path(f"{name}-model{'' if number == 1 else f'-{number}'}") for number in range(1, 1000)]
+    taken = [folder for folder in names if folder.exists() or temporary_path(folder).exists()]
+    if resume and taken:
+        return taken[-1]
+    return next(folder for folder in names if folder not in taken)
 
 
 def _finetune_pairs(model: str, out: Path, data: PairData, options: Seq2SeqOptions, seeds: Seeds, resume: bool) -> None:

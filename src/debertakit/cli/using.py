@@ -7,11 +7,17 @@ from typing import Annotated
 
 import typer
 
-from debertakit.cli.base import USE, app, quiet
+from debertakit.cli.base import USE, app, quiet, require_unicode
+from debertakit.cli.defaults import bundled_specs, default_model
 from debertakit.cli.options import Given, build, only, takes
+from debertakit.data.guessing import sample_texts, similar_file
 from debertakit.explain.options import Inputs, Outputs
+from debertakit.files import require_new
 from debertakit.generation.options import GenerationOptions, PromptFileOptions, SamplingOptions, generate_arguments
 from debertakit.inference.options import LoadOptions
+from debertakit.model_names import check_model
+from debertakit.serving.access import Access, default_hosts
+from debertakit.serving.addresses import check_port
 from debertakit.serving.limits import Limits
 
 
@@ -33,6 +39,12 @@ def generate(
         only(given, "a run without --file", GenerationOptions, SamplingOptions)
     if not options.sample:
         only(given, "a run without --sample", GenerationOptions, PromptFileOptions)
+    check_model(model)
+    if files.file is not None and not files.file.is_file():
+        raise ValueError(f"{files.file}: no such file{similar_file(files.file)}")
+    require_unicode(prompt)
+    if files.out is not None:
+        require_new(files.out)
     from transformers import set_seed
 
     from debertakit.generation.writing import load_writer, write
@@ -75,33 +87,57 @@ def _write_file(
 @app.command(rich_help_panel=USE)
 @takes({"Model": LoadOptions, "Limits": Limits})
 def serve(
-    models: Annotated[list[str], typer.Argument(help="One or more models: [NAME=]MODEL[::TASK].")],
     given: Given,
+    models: Annotated[
+        list[str] | None,
+        typer.Argument(help="One or more models: [NAME=]MODEL[::TASK]. Default: the bundled models."),
+    ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; default: this machine only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8000,
     api_key: Annotated[str | None, typer.Option(envvar="DEBERTA_API_KEY", help="Key required from clients.")] = None,
+    public: Annotated[list[str] | None, typer.Option(help="Path without key, as /ready. Always: /health.")] = None,
+    allowed_host: Annotated[list[str] | None, typer.Option(help="Name that clients may use for this server.")] = None,
 ) -> None:
     """Serve models over HTTP, with a web page to try them: http://127.0.0.1:8000."""
     limits = build(Limits, given)
-    backend = build(LoadOptions, given).backend
+    loading = build(LoadOptions, given)
+    if api_key is None:
+        api_key = os.environ.get("DEBERTA_API_KEY")  # typer turns an empty key into None; the server rejects it
+    hosts = (*default_hosts(host), *(allowed_host or []))
+    access = Access(api_key, (*Access.public, *(public or [])), hosts)
+    models = models or bundled_specs()
+    for spec in models:
+        check_model(spec.partition("=")[2].partition("::")[0] or spec.partition("::")[0])
+    check_port(host, port)
+    print("starting", file=sys.stderr, flush=True)
     from debertakit.serving.server import serve as run
 
     quiet()
-    if api_key is None:
-        api_key = os.environ.get("DEBERTA_API_KEY")  # typer turns an empty key into None; the server rejects it
-    run(models, host=host, port=port, backend=backend, api_key=api_key, limits=limits)
+    run(models, host=host, port=port, loading=loading, access=access, limits=limits)
 
 
 @app.command(rich_help_panel=USE)
 @takes({"Outputs": Outputs, "Inputs": Inputs})
 def explain(
-    model: Annotated[str, typer.Option(help="Folder or hub name.")],
     given: Given,
     texts: Annotated[list[str] | None, typer.Argument(help="One or more texts.")] = None,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder or hub name; with --corpus and --out, repeatable. "
+            "Default: the bundled model for the language of the text."
+        ),
+    ] = None,
 ) -> None:
     """Split attention into content and position parts, per layer and head, as a web page or a figure."""
+    models = [check_model(name) for name in model or []]
+    if not models:
+        corpus = Path(build(Inputs, given).corpus or "")
+        models = [default_model(texts or (sample_texts(corpus, {}) if corpus.is_file() else []))]
     from debertakit.explain.outputs import make_outputs
 
     quiet()
-    for line in make_outputs(model, texts or [], build(Inputs, given), build(Outputs, given)):
+    inputs = build(Inputs, given)
+    require_unicode(*(texts or []), inputs.pair)
+    for line in make_outputs(models, texts or [], inputs, build(Outputs, given)):
         print(line)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from debertakit.data.examples import Choice
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.tables import TableRow
-from debertakit.data.texts import as_text, hidden, require
+from debertakit.data.texts import as_text, hidden, line_of, require
 
 LETTERS = "ABCDEFGHIJ"
 
@@ -50,7 +50,8 @@ def choices(
         except ValueError as error:
             problems.skip(number, *error.args)
             continue
-        examples.append(Choice(str(len(examples)), body, question, tuple(filter(None, found)), place))
+        given = tuple(filter(None, found))
+        examples.append(Choice(str(len(examples)), body, question, given, place, line=line_of(number)))
     return examples
 
 

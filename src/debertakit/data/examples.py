@@ -11,7 +11,7 @@
 A label of None means not given, as in the test sets of leaderboards.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
 Kind = Literal["single-label", "multi-label", "regression", "tagging", "qa", "choice"]
@@ -25,6 +25,8 @@ class TextExample:
     label: str | tuple[str, ...] | float | None = None
     group: str | None = None
     """Examples of one group are scored together, for example the answers to one MultiRC question."""
+    line: int | None = field(default=None, compare=False)
+    """Its first line in the file that it was read from (Parquet: row)."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class Tagged:
     words: tuple[str, ...]
     """For Chinese: characters."""
     tags: tuple[str, ...] | None = None
+    line: int | None = field(default=None, compare=False)
+    """Its first line in the file that it was read from (Parquet: row)."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,8 @@ class Choice:
     """Names of the options, if scoring compares names: the entities of ReCoRD."""
     answers: tuple[str, ...] | None = None
     """Correct names, if there may be several."""
+    line: int | None = field(default=None, compare=False)
+    """Its first line in the file that it was read from (Parquet: row)."""
 
 
 Example = TextExample | Tagged | Question | Choice

@@ -1,12 +1,15 @@
 """The user's own files: tables of texts, tagged words, questions or options. The kind of task is inferred from them.
 
     file                                       examples     kind
-    CSV, TSV, JSONL, JSON, Parquet             TextExample  regression if the labels are numbers with fractions,
+    CSV, TSV, JSONL, JSON, Parquet, Excel      TextExample  regression if the labels are numbers with fractions,
       with columns ``text``, ``label``                      multi-label if they are lists or ``separator`` joins them,
                                                             else single-label
       and ``options``                          Choice       choice
-    CoNLL, if ``text`` is not given            Tagged       tagging
-    SQuAD's .json, if ``text`` is not given    Question     qa
+      with lists ``text`` and ``label``        Tagged       tagging (tagged.py)
+    CoNLL                                      Tagged       tagging
+    SQuAD's .json                              Question     qa
+
+guessing.py tells tables, CoNLL and SQuAD apart, and guesses columns that are not given.
 
 Rows of dev and test whose label does not occur in training cannot be predicted. They are skipped and counted.
 """
@@ -16,12 +19,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from debertakit.data.choices import choices
+from debertakit.data.conll import has_entities
 from debertakit.data.examples import Choice, Example, Kind, Tagged, TextExample, gold
 from debertakit.data.problems import LIMIT, Problems, shorten
-from debertakit.data.tables import TABLE_SUFFIXES, TableRow, quoting_of, read_rows, table
+from debertakit.data.tables import NUMBERS, TABLE_SUFFIXES, TableRow, quoting_of, read_rows, suffix_of, table
 from debertakit.data.texts import Columns, LabelValue, ReadLabel, blank, number, texts
 
-_TABLES = (".tsv", ".csv", ".txt")
+DELIMITED = (".tsv", ".csv", ".txt")
 
 
 def read_table(
@@ -97,11 +101,11 @@ def kind_of(examples: Sequence[Example]) -> Kind:
 
 def table_rows(path: Path, problems: Problems, columns: Sequence[str]) -> Iterator[TableRow]:
     """Read a table. If all ``columns`` are numbers (from 1), it has no header unless its first line has these names."""
-    if path.suffix not in TABLE_SUFFIXES:
+    if suffix_of(path) not in TABLE_SUFFIXES:
         raise ValueError(f"{path}: not a table; expected one of {', '.join(TABLE_SUFFIXES)}")
-    if path.suffix not in _TABLES:
+    if suffix_of(path) not in DELIMITED:
         return read_rows(path, problems)
-    headless = [str(place) for place in range(1, 1001)] if all(name.isdecimal() for name in columns) else ()
+    headless = NUMBERS if all(name.isdecimal() for name in columns) else ()
     needed = {name.casefold() for name in columns}
     return table(path, problems, quoting=quoting_of(path), headless=headless, needed=needed)
 
@@ -146,13 +150,14 @@ def _not_free_text(path: Path, examples: Sequence[TextExample]) -> None:
 
 
 def known_types(path: Path, examples: list[Tagged], known: Collection[str] | None) -> list[Tagged]:
-    """Skip sentences with an entity type that no ``known`` tag has."""
+    """Skip sentences with an entity type that no ``known`` tag has, or with an unknown tag if tags mark no entities."""
     if known is None:
         return examples
-    types, problems = {tag[2:] for tag in known}, Problems(path, "sentence")
+    prefix = len("B-") if has_entities(known) else 0
+    types, problems = {tag[prefix:] for tag in known} | ({""} if prefix else set()), Problems(path, "sentence")
     kept = []
     for example in examples:
-        new = sorted(tag for tag in set(example.tags or ()) if tag != "O" and tag[2:] not in types)
+        new = sorted(tag for tag in set(example.tags or ()) if tag[prefix:] not in types)
         if new:
             problems.skip(int(example.id) + 1, "label unseen in training", new[0])
         else:

@@ -7,14 +7,24 @@ This finds ``train.tsv`` and ``sts-train.csv``, and chooses ``train.10k.json`` o
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from debertakit.data.examples import E, gold
 from debertakit.data.problems import Problems, logger
 from debertakit.data.tables import TABLE_SUFFIXES, TableRow, read_rows
+from debertakit.installation import install
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 Patterns = Mapping[str, Sequence[str]]
 ReadSplit = Callable[[Iterator[TableRow], Problems, bool], list[E]]
 """Rows, problems, and whether every row must have a label -> examples."""
+
+
+class NoData(ValueError):
+    """There are no files of this task."""
+
 
 SPLITS: Patterns = {
     "train": ("train.*", "*train*"),
@@ -52,7 +62,7 @@ def read_splits(
             problems = Problems(path)
             rows = read_rows(path, problems, known=known, headless=headless)
             splits[split] = _finished(rows, problems, read, split)
-    return with_dev(folder, splits)
+    return with_dev(folder, splits) if "dev" in patterns else splits
 
 
 def with_dev(folder: Path, splits: dict[str, list[E]]) -> dict[str, list[E]]:
@@ -78,7 +88,7 @@ def find(
             return {split: path for split, path in found.items() if path}
     expected = ", ".join(globs[0] for globs in patterns.values())
     there = ", ".join(sorted(child.name for child in folder.iterdir())[:8]) or "nothing"
-    raise ValueError(f"{folder}: no data files ({expected}); the folder contains {there}")
+    raise NoData(f"{folder}: no data files ({expected}); the folder contains {there}")
 
 
 def is_hub(folder: Path) -> bool:
@@ -101,23 +111,30 @@ def _first(files: Sequence[Path], globs: Sequence[str]) -> Path | None:
 
 def hub_rows(folder: Path, default: str) -> dict[str, Iterator[TableRow]]:
     """Load rows by split from "hf" (the ``default`` dataset) or "hf:NAME[:CONFIG]"."""
+    return {
+        split: (TableRow(number, row) for number, row in enumerate(rows, 1))
+        for split, rows in hub_splits(folder, default).items()
+    }
+
+
+def hub_splits(folder: Path, default: str) -> dict[str, "Dataset"]:
+    """Load the splits of ``hub_rows`` as datasets, which know the names of their classes."""
     source = str(folder).partition(":")[2] or default
     if not source:
-        raise ValueError("this task cannot be loaded from the hub; pass the folder with its files")
+        raise NoData("this task cannot be loaded from the hub; pass the folder with its files")
     try:
         from datasets import load_dataset
     except ImportError as error:
-        raise ValueError("reading from the hub needs `datasets`: pip install 'debertakit[finetune]'") from error
+        raise ValueError(f"reading from the hub needs `datasets`: {install('finetune')}") from error
     name, _, config = source.partition(":")
     try:
-        dataset = load_dataset(name, config or None)
+        try:
+            dataset = load_dataset(name, config or None)
+        except RuntimeError:  # the repository has a script, which `datasets` no longer runs; the hub has its result
+            dataset = load_dataset(name, config or None, revision="refs/convert/parquet")
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise ValueError(
             f"hf:{source} cannot be loaded ({reason}); without network, pass the folder with its files"
         ) from error
-    return {
-        HUB_SPLITS[split]: (TableRow(number, row) for number, row in enumerate(rows, 1))
-        for split, rows in dataset.items()
-        if split in HUB_SPLITS
-    }
+    return {HUB_SPLITS[split]: rows for split, rows in dataset.items() if split in HUB_SPLITS}

@@ -23,6 +23,13 @@ class AnswerColumns(TypedDict):
     answer_start: list[int]
 
 
+def looks_like_squad(path: Path) -> bool:
+    """Whether the beginning of a .json file has the fields of SQuAD, not rows of a table."""
+    with path.open("rb") as file:
+        beginning = file.read(1 << 20)
+    return b'"paragraphs"' in beginning or b'"data"' in beginning[:100]
+
+
 def read_squad(path: Path, *, train: bool, impossible: bool = True) -> list[Question]:
     """Read a file in SQuAD's format. ``impossible``: whether the task includes questions without an answer."""
     try:

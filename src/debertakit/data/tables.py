@@ -1,4 +1,4 @@
-"""Read files as rows: tables (tab, comma, semicolon), JSON lines, JSON, Parquet.
+"""Read files as rows: tables (tab, comma, semicolon), JSON lines, JSON, Parquet, Excel.
 
 A row is a number (for messages) and a dict of its columns. Lines that cannot be parsed (not UTF-8, not JSON, longer
 than ``MAX_LINE``, too few or too many columns) go to ``Problems``; the caller checks the contents of each row.
@@ -8,18 +8,25 @@ Byte-order marks and CRLF are removed.
 import csv
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
+from zipfile import BadZipFile
 
 from debertakit.data.problems import Problems, shorten
+from debertakit.installation import install
 from debertakit.text.documents import MAX_LINE
 
 T = TypeVar("T")
 Quoting = Literal["none", "csv"]
 JSON_LINES = (".jsonl", ".ndjson")
-TABLE_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES, ".json", ".parquet")
+TABLE_SUFFIXES = (".tsv", ".csv", ".txt", *JSON_LINES, ".json", ".parquet", ".xlsx")
+NUMBERS = tuple(str(place) for place in range(1, 1001))
+"""Names of the columns of a table without a header."""
+MOST_ROW_LINES = 10_000
+"""A quoted cell over more lines is taken for an unclosed quotation mark."""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or half of a surrogate pair escaped in JSON
 _SPACE = re.compile(r"[\s,]*")
@@ -38,13 +45,21 @@ def read_rows(
     ``headless`` names the columns of a table without a header. A table has no header if its first line contains none
     of the ``known`` names. Tables are read as unquoted, as the benchmarks write them.
     """
-    if path.suffix in JSON_LINES:
+    suffix = suffix_of(path)
+    if suffix in JSON_LINES:
         return json_lines(path, problems)
-    if path.suffix == ".json":
+    if suffix == ".json":
         return json_values(path, problems)
-    if path.suffix == ".parquet":
+    if suffix == ".parquet":
         return parquet(path, problems)
+    if suffix == ".xlsx":
+        return excel(path, problems)
     return table(path, problems, quoting="none", known=known, headless=headless)
+
+
+def suffix_of(path: Path) -> str:
+    """.csv for reviews.CSV."""
+    return path.suffix.lower()
 
 
 def table(
@@ -162,7 +177,7 @@ def parquet(path: Path, problems: Problems) -> Iterator[TableRow]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'debertakit[parquet]'") from error
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: {install('parquet')}") from error
     problems.unit = "row"
     try:
         batches = ParquetFile(path).iter_batches(batch_size=1024)
@@ -171,6 +186,36 @@ def parquet(path: Path, problems: Problems) -> Iterator[TableRow]:
             yield TableRow(number, row)
     except (ArrowException, OSError) as error:
         raise ValueError(f"{path}: not a readable Parquet file ({error})") from error
+
+
+def class_names(path: Path, column: str) -> tuple[str, ...]:
+    """Class names of a Parquet column of numbers, which ``datasets`` stores in the file. () if there are none."""
+    if suffix_of(path) != ".parquet":
+        return ()
+    from pyarrow.parquet import read_schema
+
+    stored = json.loads((read_schema(path).metadata or {}).get(b"huggingface", b"{}"))
+    feature = stored.get("info", {}).get("features", {}).get(column, {})
+    return tuple(feature.get("feature", feature).get("names", ()))
+
+
+def excel(path: Path, problems: Problems) -> Iterator[TableRow]:
+    """Read the first sheet of an .xlsx file. Its first row names the columns."""
+    try:
+        from openpyxl import load_workbook
+    except ImportError:
+        raise ImportError(f"{path}: reading .xlsx needs openpyxl: {install('xlsx')}") from None
+    problems.unit = "row"
+    try:
+        book = load_workbook(path, read_only=True, data_only=True)
+    except (OSError, ValueError, KeyError, BadZipFile) as error:
+        raise ValueError(f"{path}: not a readable .xlsx file ({error})") from None
+    rows = book.worksheets[0].iter_rows(values_only=True)
+    names = ["" if cell is None else str(cell).strip() for cell in next(rows, ())]
+    for number, row in enumerate(rows, 2):
+        if any(cell is not None for cell in row):
+            values = [cell if isinstance(cell, (int, float, type(None))) else str(cell) for cell in row]
+            yield TableRow(number, {name: value for name, value in zip(names, values, strict=False) if name})
 
 
 def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> Iterator[tuple[int, str]]:
@@ -211,28 +256,41 @@ def _unquoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]
 def _quoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
     """Yield rows, numbered by their first line, because a quoted cell may contain line ends."""
     csv.field_size_limit(MAX_LINE)  # Python's own limit is 131,072 characters
-    numbered = lines(path, problems, keep_undecodable=True)
-    last = 0
+    source, waiting = lines(path, problems, keep_undecodable=True), deque[tuple[int, str]]()
+    separator = delimiter(path)
+    taken: list[tuple[int, str]] = []  # lines of the current row
+    width = 0  # of the first row
 
     def following() -> Iterator[str]:
-        nonlocal last
-        for number, line in numbered:
-            last = number
-            yield line
+        while item := waiting.popleft() if waiting else next(source, None):
+            taken.append(item)
+            if len(taken) > MOST_ROW_LINES:
+                raise csv.Error("too many lines")
+            yield item[1]
 
-    reader = csv.reader(following(), delimiter=delimiter(path), strict=True)
+    reader = csv.reader(following(), delimiter=separator, strict=True)
     while True:
-        number = last + 1
+        taken.clear()
         try:
             row = next(reader)
         except StopIteration:
             return
         except csv.Error as error:
-            if "unexpected end" in str(error):
-                raise ValueError(f"{path}, line {number}: unclosed quotation mark") from error
-            problems.skip(number, "badly quoted", str(error))
-            continue
-        if any(cell.strip() for cell in row) and _decodable(number, "".join(row), problems):
+            row, reason = [], str(error)
+        else:
+            width = width or len(row)
+            reason = "" if len(taken) == 1 or len(row) == width else "unclosed"
+        number = taken[0][0]
+        if reason:
+            alone = len(taken) == 1 and "unexpected end" not in reason
+            problems.skip(number, "badly quoted" if alone else "unclosed quotation mark", reason if alone else "")
+            waiting.extendleft(reversed(taken[1:]))  # the lines after the mark are rows of their own
+            reader = csv.reader(following(), delimiter=separator, strict=True)
+        elif any(cell.strip() for cell in row) and _decodable(number, "".join(row), problems):
+            if len(taken) > 2 and all(line.count(separator) == width - 1 for _, line in taken):
+                problems.repair(
+                    number, "unclosed quotation mark?", f"one cell has {len(taken)} lines that look like rows"
+                )
             yield number, row
 
 

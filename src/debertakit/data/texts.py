@@ -72,8 +72,14 @@ def texts(
             problems.skip(row.number, *error.args)
             continue
         identity = lookup(values, columns.id)
-        examples.append(TextExample(str(len(examples) if blank(identity) else identity), text, pair, label))
+        name = str(len(examples) if blank(identity) else identity)
+        examples.append(TextExample(name, text, pair, label, line=line_of(row.number)))
     return examples
+
+
+def line_of(number: int | str) -> int | None:
+    """The line of a row. Rows of a JSON file with several lists have a name instead."""
+    return number if isinstance(number, int) else None
 
 
 def require(values: Mapping[str, object], columns: Sequence[Sequence[str]], problems: Problems) -> None:
@@ -82,9 +88,14 @@ def require(values: Mapping[str, object], columns: Sequence[Sequence[str]], prob
     for names in columns:
         if not there.intersection(names):
             wanted, found = " or ".join(map(repr, names)), ", ".join(shorten(name) for name in values)
-            looks_like_data = any(len(name) > 40 or name.replace(".", "").isdecimal() for name in values)
-            hint = " (if the file has no header, give column numbers, from 1)" if looks_like_data else ""
+            headless = any(map(looks_like_data, values))
+            hint = " (if the file has no header, give column numbers, from 1)" if headless else ""
             raise ValueError(f"{problems.path}: no column {wanted}; it has {found}{hint}")
+
+
+def looks_like_data(name: str) -> bool:
+    """Whether a column name looks like a cell, because the table has no header."""
+    return len(name) > 40 or name.strip().replace(".", "").isdecimal()
 
 
 def lookup(values: Mapping[str, object], names: Sequence[str]) -> object:

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from debertakit.explain.parts import readable
+from debertakit.explain.parts import token_texts
+from debertakit.installation import install
 from debertakit.protocols import Tokenizer
 
 
@@ -50,7 +51,7 @@ def attribute(
     try:
         from captum.attr import IntegratedGradients
     except ImportError:
-        raise ImportError("attributions need captum: pip install 'debertakit[explain]'") from None
+        raise ImportError(f"attributions need captum: {install('explain')}") from None
     if not text.strip():
         raise ValueError("the text is empty")
     model.eval()
@@ -61,6 +62,7 @@ def attribute(
         max_length=max_length,
         return_tensors="pt",
         return_special_tokens_mask=True,
+        return_offsets_mapping=True,
     )
     ids = encoded["input_ids"]
     special = encoded["special_tokens_mask"].bool()
@@ -83,7 +85,7 @@ def attribute(
         raise ValueError(f"this classifier has no label {label}; it has 0 to {len(of_text) - 1}")
     scores = IntegratedGradients(logits).attribute(words, blank, target=label, n_steps=steps, internal_batch_size=16)
     return Attribution(
-        [readable(tokenizer, piece) for piece in ids[0].tolist()],
+        token_texts(tokenizer, encoded, text, pair),
         scores[0].sum(-1).tolist(),
         str(model.config.id2label.get(label, label)),
         float(of_text[label] - of_blank[label]),

@@ -11,6 +11,7 @@ import numpy as np
 
 from debertakit.explain.parts import Anatomy, Shares, patterns
 from debertakit.files import replacing
+from debertakit.installation import install
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -82,7 +83,7 @@ def _matplotlib() -> ModuleType:
     try:
         import matplotlib
     except ImportError:
-        raise ImportError("drawing needs matplotlib: pip install 'debertakit[explain]'") from None
+        raise ImportError(f"drawing needs matplotlib: {install('explain')}") from None
     matplotlib.use("Agg")
     import matplotlib.pyplot as plot
 

@@ -25,8 +25,8 @@ class Inputs:
     against: str | None = None
     """Second model to compare: DeBERTa, BERT, RoBERTa, ..."""
     corpus: str | None = None
-    """Texts for --shares: .txt (one text per line), JSONL, ..."""
+    """Texts for --shares, or for --out (mean patterns of several models): .txt (one text per line), JSONL, ..."""
 
 
-USES = {"pair": ("out", "png", "attribution"), "against": ("out", "png"), "corpus": ("shares",)}
+USES = {"pair": ("out", "png", "attribution"), "against": ("out", "png"), "corpus": ("shares", "out")}
 """Outputs that read each input."""

@@ -1,18 +1,22 @@
 """Make the outputs of ``deberta explain``: the page, the figures and the attributions."""
 
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 from debertakit.explain.options import USES, Inputs, Outputs
 from debertakit.explain.parts import Subject, cells, encode, look, shares, take_apart
+from debertakit.files import require_new
 
 CORPUS_TEXTS, CORPUS_TOKENS = 256, 128  # enough for stable shares
 
 
-def make_outputs(model: str, texts: list[str], inputs: Inputs, outputs: Outputs) -> list[str]:
+def make_outputs(models: Sequence[str], texts: list[str], inputs: Inputs, outputs: Outputs) -> list[str]:
     """Create the requested files and return the lines to print."""
-    _check(texts, inputs, outputs)
-    lines = []
+    _check(models, texts, inputs, outputs)
+    lines, model = [], models[0]
+    if inputs.corpus is not None and outputs.out is not None and outputs == Outputs(out=outputs.out):
+        return _corpus_page(models, inputs.corpus, outputs.out)
     if outputs.out is not None or outputs.png is not None or outputs.shares is not None:
         subjects = [Subject.load(name) for name in (model, inputs.against) if name is not None]
     if outputs.out is not None or outputs.png is not None:
@@ -24,14 +28,25 @@ def make_outputs(model: str, texts: list[str], inputs: Inputs, outputs: Outputs)
     return lines
 
 
-def _check(texts: list[str], inputs: Inputs, outputs: Outputs) -> None:
+def _check(models: Sequence[str], texts: list[str], inputs: Inputs, outputs: Outputs) -> None:
     """Raise if there is nothing to do, a text is missing, or a given option would be ignored."""
     requested = {name for name, value in vars(outputs).items() if value}
     if not requested:
         raise ValueError("choose an output: --out page.html, --png figure.png, --shares map.png or --attribution")
+    for file in (outputs.out, outputs.png, outputs.shares):
+        if file is not None:
+            require_new(file)
     for name, used_by in USES.items():
         if vars(inputs)[name] is not None and not requested.intersection(used_by):
             raise ValueError(f"--{name} is only for {', '.join(f'--{each}' for each in used_by)}")
+    if inputs.corpus is not None and requested == {"out"}:
+        if texts or inputs.against:
+            raise ValueError("--corpus with --out takes no texts and no --against: pass --model once per model")
+        return
+    if inputs.corpus is not None and "shares" not in requested:
+        raise ValueError("--corpus is only for --shares, or for --out alone")
+    if len(models) > 1:
+        raise ValueError("several --model need --corpus FILE --out page.html; to compare two on a text, use --against")
     if requested != {"shares"}:
         if not texts:
             raise ValueError("pass a text to explain")
@@ -70,13 +85,30 @@ def _shares(subject: Subject, texts: list[str], corpus: str | None, png: Path) -
     from debertakit.explain.figure import shares_figure
 
     if corpus is not None:
-        from debertakit.text.documents import open_documents
-
-        pieces = open_documents(corpus, txt_document="line").pieces()
-        texts = [text for _, text in islice(pieces, CORPUS_TEXTS)]
+        texts = _texts_of(corpus)
     of_heads = shares(take_apart(subject, text, longest=CORPUS_TOKENS) for text in texts)
     shares_figure(of_heads, png, f"{subject.name}: position's share, %, over {len(texts)} texts")
     return f"{png}: position {of_heads.position.mean():.0%} of the scores' variation, mean of heads"
+
+
+def _corpus_page(models: Sequence[str], corpus: str, out: Path) -> list[str]:
+    from debertakit.explain.corpus import corpus_patterns, write_corpus_page
+
+    texts = _texts_of(corpus)
+    found = [corpus_patterns(Subject.load(name), texts) for name in models]
+    write_corpus_page(found, out)
+    lines = []
+    for each in found:
+        strongest = ", ".join(f"{name} {values.max():.0%}" for name, values in each.strength.items())
+        lines.append(f"{each.model}: strongest heads over {each.texts} texts: {strongest}")
+    return [*lines, f"{out}: open it in a browser"]
+
+
+def _texts_of(corpus: str) -> list[str]:
+    from debertakit.text.documents import open_documents
+
+    pieces = open_documents(corpus, txt_document="line").pieces()
+    return [text for _, text in islice(pieces, CORPUS_TEXTS)]
 
 
 def _attributions(texts: list[str], model: str, pair: str | None) -> list[str]:

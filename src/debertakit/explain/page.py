@@ -13,9 +13,12 @@ from typing import TypedDict
 
 import numpy as np
 
-from debertakit.explain.parts import Anatomy, centred, profile, shares
+from debertakit.explain.parts import Anatomy, centred, profile, shares, striking
 from debertakit.files import write_text
+from debertakit.theme import theme
 
+SCRIPTS = ("explorer-words.js", "explorer-drawing.js", "explorer.js")
+"""In the order in which they are loaded."""
 LARGEST = 40_000_000  # cells: larger pages are slow in a browser
 
 
@@ -28,7 +31,12 @@ class CompactArray(TypedDict):
 
 
 class TextData(TypedDict, total=False):
+    text: str
     tokens: list[str]
+    dropped: int
+    """Truncated tokens."""
+    opening: tuple[int, int, int, int]
+    """Layer, head, query and key to show first."""
     matrices: dict[str, CompactArray]
     profile: dict[str, CompactArray]
     shares: dict[str, list[list[float]]]
@@ -76,7 +84,10 @@ def _model_data(texts: Sequence[Anatomy]) -> ModelData:
 def _text_data(anatomy: Anatomy) -> TextData:
     by_distance = profile(anatomy)
     data: TextData = {
+        "text": anatomy.text,
         "tokens": anatomy.tokens,
+        "dropped": anatomy.dropped,
+        "opening": striking(anatomy),
         "matrices": {"attention": _compact(anatomy.attention)},
         "profile": {"attention": _compact(by_distance.attention)},
     }
@@ -108,11 +119,13 @@ def write_page(models: Sequence[Sequence[Anatomy]], file: str | Path) -> None:
 def page_html(data: PageData) -> str:
     folder = files("debertakit.explain") / "page"
     html = (folder / "page.html").read_text(encoding="utf-8")
+    style = [theme(), (folder / "explorer.css").read_text(encoding="utf-8")]
+    script = [(folder / name).read_text(encoding="utf-8") for name in SCRIPTS]
     # ASCII without "<", so that the data cannot close its script element.
     inlined = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     for mark, content in (
-        ("/*style*/", (folder / "explorer.css").read_text(encoding="utf-8")),
-        ("/*script*/", (folder / "explorer.js").read_text(encoding="utf-8")),
+        ("/*style*/", "\n".join(style)),
+        ("/*script*/", "\n".join(script)),
         ("/*data*/", inlined),  # last, so that markers inside user text are not replaced
     ):
         html = html.replace(mark, content, 1)

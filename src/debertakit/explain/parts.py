@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from transformers import PreTrainedModel
+from transformers import BatchEncoding, PreTrainedModel
 
 from debertakit.attention.projections import project
 from debertakit.attention.reference import score_parts
@@ -56,6 +56,12 @@ class Anatomy:
     attention: np.ndarray
     parts: dict[str, np.ndarray]
     """Scaled c2c, c2p, p2c (and p2p if used), which sum to the scores. Empty without relative positions."""
+    text: str = ""
+    """The input itself; a pair is joined by a line break."""
+    special: tuple[int, ...] = ()
+    """Positions of the tokens that the tokenizer added, such as [CLS] and [SEP]."""
+    dropped: int = 0
+    """Number of tokens that were truncated."""
 
     @property
     def position(self) -> np.ndarray | None:
@@ -66,9 +72,12 @@ class Anatomy:
 
 @dataclass(frozen=True)
 class EncodedText:
-    """An encoded text and its readable tokens."""
+    """An encoded text. ``text``, ``tokens``, ``special`` and ``dropped`` are those of ``Anatomy``."""
 
+    text: str
     tokens: list[str]
+    special: tuple[int, ...]
+    dropped: int
     inputs: dict[str, torch.Tensor]
 
 
@@ -81,12 +90,23 @@ def encode(subject: Subject, text: str, pair: str | None = None, longest: int | 
     """Tokenizer step of ``take_apart``."""
     if not text.strip():
         raise ValueError("the text is empty")
-    encoded = subject.tokenizer(text, pair, return_tensors="pt", truncation=longest is not None, max_length=longest)
-    pieces = encoded["input_ids"][0].tolist()
+    whole = len(subject.tokenizer(text, pair)["input_ids"])
+    encoded = subject.tokenizer(
+        text,
+        pair,
+        return_tensors="pt",
+        return_offsets_mapping=True,
+        truncation=longest is not None,
+        max_length=longest,
+    )
+    tokens = token_texts(subject.tokenizer, encoded, text, pair)
+    special = tuple(place for place, sequence in enumerate(encoded.sequence_ids(0)) if sequence is None)
     most, ends_there = longest_input(subject.model, subject.tokenizer)
-    if ends_there and len(pieces) > most:
-        raise ValueError(f"{subject.name} reads at most {most} tokens, and the text has {len(pieces)}")
-    return EncodedText([readable(subject.tokenizer, piece) for piece in pieces], dict(encoded))
+    if ends_there and len(tokens) > most:
+        raise ValueError(f"{subject.name} reads at most {most} tokens, and the text has {len(tokens)}")
+    inputs = {name: values for name, values in encoded.items() if name != "offset_mapping"}
+    shown = text if pair is None else f"{text}\n{pair}"
+    return EncodedText(shown, tokens, special, whole - len(tokens), inputs)
 
 
 @torch.no_grad()
@@ -99,7 +119,15 @@ def look(subject: Subject, encoded: EncodedText) -> Anatomy:
     else:
         attention, parts = torch.cat(backbone(**inputs, output_attentions=True).attentions), {}
     arrays = {name: part.float().cpu().numpy() for name, part in parts.items()}
-    return Anatomy(subject.name, encoded.tokens, attention.float().cpu().numpy(), arrays)
+    return Anatomy(
+        subject.name,
+        encoded.tokens,
+        attention.float().cpu().numpy(),
+        arrays,
+        encoded.text,
+        encoded.special,
+        encoded.dropped,
+    )
 
 
 def cells(subject: Subject, encoded: EncodedText) -> int:
@@ -132,11 +160,20 @@ def _deberta_parts(
     return torch.cat(attentions), {name: torch.cat([parts[name] for parts in layers]) for name in layers[0]}
 
 
-def readable(tokenizer: Tokenizer, piece: int) -> str:
-    """Return a token as text, with the space markers of SentencePiece and GPT-2 shown as spaces."""
-    token = tokenizer.convert_ids_to_tokens([piece])[0]
-    shown = tokenizer.decode([piece]) if not token.startswith(("##", "▁")) else token.replace("▁", " ")
-    return shown or token
+def token_texts(tokenizer: Tokenizer, encoded: BatchEncoding, text: str, pair: str | None = None) -> list[str]:
+    """Return the characters of the input that each token stands for, and the names of special tokens.
+
+    ``encoded`` needs offsets. Vocabulary pieces would lose case, accents and spaces, and a byte is not a character.
+    Pieces that are bytes of one character all show this character. A lone "▁" is a space, also where SentencePiece adds
+    one before the text, whose offsets are those of the first character.
+    """
+    texts = (text, pair or "")
+    names = tokenizer.convert_ids_to_tokens(list(map(int, encoded["input_ids"][0])))
+    places = zip(names, encoded.sequence_ids(0), encoded["offset_mapping"][0], strict=True)
+    return [
+        name if sequence is None else " " if name == "▁" else texts[sequence][int(start) : int(end)]
+        for name, sequence, (start, end) in places
+    ]
 
 
 @dataclass(frozen=True)
@@ -199,6 +236,26 @@ def profile(anatomy: Anatomy) -> Profile:
     return Profile(
         distances, by_distance(anatomy.attention), None if position is None else by_distance(centred(position))
     )
+
+
+def striking(anatomy: Anatomy) -> tuple[int, int, int, int]:
+    """Choose what the explorer opens on: (layer, head, query, key).
+
+    The head with the largest product of two values: the attention to the most attended other token, averaged over
+    queries, and position's share of the scores (1 for models without position parts). Special tokens do not count.
+    Query and key: the cell of this head with the most attention.
+    """
+    length = len(anatomy.tokens)
+    ordinary = np.array([place not in anatomy.special for place in range(length)])
+    if ordinary.sum() < 2:
+        ordinary[:] = True
+    others = anatomy.attention * (ordinary[:, None] & ordinary & ~np.eye(length, dtype=bool))
+    strength = others.max(-1).sum(-1) / ordinary.sum()
+    if anatomy.parts:
+        strength = strength * shares([anatomy]).position.clip(0.0, 1.0)
+    layer, head = np.unravel_index(int(strength.argmax()), strength.shape)
+    query, key = np.unravel_index(int(others[layer, head].argmax()), (length, length))
+    return int(layer), int(head), int(query), int(key)
 
 
 def patterns(anatomy: Anatomy) -> dict[str, np.ndarray]:

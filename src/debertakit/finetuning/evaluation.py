@@ -15,19 +15,22 @@ from transformers import PreTrainedModel
 
 from debertakit.data.examples import EXAMPLE_CLASSES, Example, Kind, gold
 from debertakit.data.files import kind_of
+from debertakit.data.guessing import column_names
 from debertakit.data.pairs import Pair
-from debertakit.files import replacing, write_text
+from debertakit.files import replacing, require_new, write_text
 from debertakit.finetuning.modes import Benchmark, Comparing
 from debertakit.finetuning.significance import Comparison, compare, mcnemar
+from debertakit.installation import install
 from debertakit.loading import SavedModel, describe, longest_input
 from debertakit.precision import best_device
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
 from debertakit.tasks.decisions import Prediction, decide, row_logits
 from debertakit.tasks.features import ExampleEncoder, Long, TokenRow
-from debertakit.tasks.own import SCORES, own_task
+from debertakit.tasks.own import own_task, scoring
 from debertakit.tasks.task import Task
 from debertakit.tasks.text_scores import resampled_score
+from debertakit.text.progress import ProgressBar
 
 RunKind = Kind | Literal["seq2seq"]
 """Kind of a run in run.json; seq2seq: translation or summarisation."""
@@ -67,7 +70,9 @@ class Evaluator:
         """Predict and score examples. ``rows``: the encoded examples, if available."""
         kind = self.task.kind
         rows = self.encoder.encode(examples).rows if rows is None else rows
-        logits, loss = row_logits(self.model, rows, kind, Collator(self.encoder.tokenizer, kind))
+        with ProgressBar("evaluating", "rows", len(rows)) as progress:
+            collate = Collator(self.encoder.tokenizer, kind)
+            logits, loss = row_logits(self.model, rows, kind, collate, lambda done: progress.show(done, done))
         predictions = decide(kind, examples, rows, logits, self.encoder.labels, self.threshold)
         evaluation = Evaluation(examples, predictions, {}, loss)
         if any(gold(example) is None for example in examples):
@@ -117,6 +122,20 @@ def evaluate(
 
     ``long`` says how to read texts longer than the model's maximum length: windows (default), cut or whole.
     """
+    evaluator, examples = open_evaluation(model, task, data, file, split, columns, long)
+    return evaluator(examples)
+
+
+def open_evaluation(
+    model: str | Path,
+    task: str | Task | None,
+    data: str | Path | None,
+    file: str | Path | None,
+    split: str,
+    columns: dict[str, Any],
+    long: Long | None = None,
+) -> tuple[Evaluator, Sequence[Example]]:
+    """The model and the examples of ``evaluate``."""
     if (task is None) == (file is None):
         raise ValueError("pass either --task and --data, or --file FILE")
     if file is not None and data is not None:
@@ -133,13 +152,14 @@ def evaluate(
         if not splits.get(split):
             raise ValueError(f"{data}: no {split!r} examples; available splits: {', '.join(splits)}")
         examples = splits[split]
-    return load_evaluator(model, chosen, long)(examples)
+    return load_evaluator(model, chosen, long), examples
 
 
 def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[Task, list[Example]]:
     """Read a file for evaluation. Rows with labels that the model does not have are skipped."""
     saved = describe(model)
     kind = saved.kind
+    columns = remembered(saved, file, columns)
     task = own_task(None, file, kind=kind, labels=saved.labels or None, **columns)
     examples = task.read(Path())["dev"]
     if not isinstance(examples[0], CLASSES[kind]):
@@ -147,12 +167,25 @@ def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[T
     return replace(task, labels=None), examples
 
 
+def remembered(saved: SavedModel, file: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Complete the columns ``given`` with those of the training file that this file also has."""
+    names = {name.casefold() for name in column_names(file)}
+
+    def has(value: Any) -> bool:
+        if not names:  # CoNLL: the number of the column with the tags
+            return isinstance(value, str) and value.isdecimal()
+        return all(name.casefold() in names for name in ([value] if isinstance(value, str) else value))
+
+    stored = {field: name for field, name in saved.settings.columns.items() if field == "separator" or has(name)}
+    return {**stored, **given}
+
+
 def check_packages(task: str | Task | None = None) -> None:
     """Raise before the work starts if a required package is missing."""
     own = EXTRA_PACKAGES.get(task.name if isinstance(task, Task) else task or "", ())
     for name in ("accelerate", "scipy", "seqeval", "sklearn", *own):
         if find_spec(name) is None:
-            raise ImportError(f"fine-tuning needs {name}: pip install 'debertakit[finetune]'")
+            raise ImportError(f"fine-tuning needs {name}: {install('finetune')}")
 
 
 def read_benchmark(task: Task, data: str | Path | None) -> dict[str, list[Example]]:
@@ -172,6 +205,8 @@ def predict_test(model: str | Path, task: str, data: str | Path, out: str | Path
     found = [name for name in chosen.files if splits.get(name)]
     if not found or chosen.write is None:
         raise ValueError(f"{data}: no test set for {task}; available splits: {', '.join(splits)}")
+    for name in found:
+        require_new(Path(out) / chosen.files[name])
     evaluator = load_evaluator(model, chosen)
     Path(out).mkdir(parents=True, exist_ok=True)
     written = {}
@@ -232,22 +267,23 @@ def compare_runs(
 
     Translations and summaries are compared on BLEU or ROUGE-1.
     """
-    sides = [_runs(Path(folder)) for folder in (a, b)]
+    sides = [finished_runs(Path(folder)) for folder in (a, b)]
     records = [json.loads((run / "run.json").read_text(encoding="utf-8")) for side in sides for run in side]
     for name in ("task", "kind", "metric"):
         found = {record.get(name) for record in records}
         if len(found) > 1:
             raise ValueError(f"{a} and {b} are runs of different tasks: {name} {' and '.join(map(str, found))}")
-    name, kind, metric = (records[0][field] for field in ("task", "kind", "metric"))
+    name, kind, metric, labels = (records[0].get(field) for field in ("task", "kind", "metric", "labels"))
     files = [[run / f"predictions-{split}.jsonl" for run in side] for side in sides]
     if kind == "seq2seq":
         return compare_texts(files[0], files[1], metric, resamples)
     check_packages(name)
-    task = suites.BENCHMARKS.get(name) or Task(name, kind, lambda _: {}, *SCORES[kind])
+    task = suites.BENCHMARKS.get(name) or Task(name, kind, lambda _: {}, *scoring(kind, labels))
     return compare_predictions(files[0], files[1], task, resamples)
 
 
-def _runs(folder: Path) -> list[Path]:
+def finished_runs(folder: Path) -> list[Path]:
+    """The folders of all seeds, or the folder of the only one."""
     runs = sorted(folder.glob("seed-*[0-9]")) or [folder]
     for run in runs:
         if not (run / "run.json").is_file():
@@ -274,7 +310,7 @@ def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int
         return task.score(chosen, predictions)[task.metric]
 
     found = compare(examples, a_values, b_values, metric, resamples=resamples)
-    if task.metric != "accuracy" or len(a) > 1:
+    if task.metric != "accuracy" or task.kind == "tagging" or len(a) > 1:
         return found
     labels = [gold(example) for example in examples]
     right = [[x == y for x, y in zip(labels, side[0], strict=True)] for side in (a_values, b_values)]

@@ -22,7 +22,8 @@ class Hyperparameters:
     """Steps, or a share of all steps if below 1."""
     lr: float
     batch_size: int
-    cls_dropout: float
+    cls_dropout: float | None
+    """None: the head has no dropout."""
     max_length: int | None = None
     """Tokens; None: chosen from the data."""
     sift_lambda: float = 5.0

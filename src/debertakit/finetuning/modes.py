@@ -2,15 +2,21 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from debertakit.tasks.listing import SUITES
+
+Combine = Literal["probabilities", "logits", "votes"]
+
+DEFAULT_MODEL = "microsoft/deberta-v3-small"
+"""Pretrained model of ``deberta finetune`` without --model, for a benchmark or without bundled models."""
 SEQ2SEQ_TASKS = ("translation", "summarisation")
 
 
 @dataclass(frozen=True)
 class ColumnOptions:
     text: str | None = None
-    """Text column."""
+    """Text column. None: guessed from the file; so are the columns of pair and label."""
     pair: str | None = None
     """Column of the second text."""
     label: str | None = None
@@ -40,7 +46,7 @@ class BenchmarkData:
 @dataclass(frozen=True)
 class OwnData:
     train: Path | None = None
-    """Training file: CSV, TSV, JSONL, Parquet, CoNLL or SQuAD."""
+    """Training file: CSV, TSV, JSONL, JSON, Parquet, Excel, CoNLL or SQuAD."""
     dev: Path | None = None
     """Dev-set file. None: hold out a tenth of --train."""
 
@@ -72,6 +78,57 @@ class Seeds:
     """Number of runs, with seeds from --seed up. Prints mean, sd, min and max."""
 
 
+@dataclass(frozen=True)
+class SearchOptions:
+    search: int | None = None
+    """Try this many points of the paper's grid (learning rate, batch size, dropout, warm-up) on the dev set, with
+    successive halving. The best one becomes the run."""
+
+
+# ----------------------------------------------------------------------------------------------------------- benchmark
+
+
+@dataclass(frozen=True)
+class SuiteOptions:
+    task: list[str] | None = None
+    """Run only this task of the suite; repeatable. None: all tasks that --data has files for."""
+    mnli: str = "auto"
+    """Start of RTE, MRPC and STS-B (SuperGLUE: RTE and CB). auto: the suite's own run of MNLI, if it has one; none:
+    --model; or the folder of a model fine-tuned on MNLI."""
+    limit: int | None = None
+    """Train on at most this many examples per task: a quick look, not a score to publish. None: all examples."""
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 2:
+            raise ValueError(f"limit={self.limit}: must be >= 2")
+
+    def check(self, suite: str) -> None:
+        """Raise if a task is not part of the suite."""
+        known = (*SUITES[suite].tasks, *SUITES[suite].extra)
+        for name in self.task or ():
+            if name not in known:
+                raise ValueError(f"{name!r} is not a task of {suite}; choose from {', '.join(known)}")
+
+
+# ------------------------------------------------------------------------------------------------------------ ensemble
+
+
+@dataclass(frozen=True)
+class EnsembleOptions:
+    task: str | None = None
+    """Name of the benchmark that the models were fine-tuned on."""
+    data: Path | None = None
+    """Folder with the benchmark's files; hf or hf:NAME: the hub."""
+    file: Path | None = None
+    """Your own dev file, instead of a benchmark."""
+    combine: Combine = "probabilities"
+    """How to combine the models: average their probabilities or logits, or count votes."""
+    all_models: bool = False
+    """Take all models, instead of selecting members on half of the dev set."""
+    resamples: int = 1000
+    """Resamples of the significance tests."""
+
+
 # ------------------------------------------------------------------------------------------------------------ evaluate
 
 
@@ -93,6 +150,14 @@ class OwnFile:
     """Your own file, instead of a benchmark."""
     split: str = Benchmark.split
     out: Path | None = None
+
+
+@dataclass(frozen=True)
+class RobustnessOptions:
+    robustness: bool = False
+    """Score changed texts: typos, case, word order, negation, swapped groups of people. With --out: a report."""
+    seed: int = 0
+    """Random seed of the changes."""
 
 
 @dataclass(frozen=True)
@@ -124,6 +189,8 @@ class Comparing:
     resamples: int = 1000
     """Resamples per test."""
     split: str = Benchmark.split
+    report: Path | None = None
+    """With --compare: write an HTML page about the comparison to this file."""
 
     def __post_init__(self) -> None:
         if self.resamples < 100:

@@ -7,6 +7,7 @@ summarisation. ``run.json`` records all fields.
 from dataclasses import dataclass, replace
 
 from debertakit.finetuning.hyperparameters import Hyperparameters
+from debertakit.protocols import PRECISIONS
 
 LORA_RATE = 10
 """LoRA updates start at zero and need a higher learning rate: this many times the recommended rate."""
@@ -26,6 +27,8 @@ class FinetuneOptions:
     """Examples per step."""
     gradient_accumulation: int = 1
     """Split each step into this many batches to save memory. The gradient stays the same."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward pass: less memory, about a third more time, the same gradient."""
     warmup: float | None = None
     """Warm-up steps, or a fraction of all steps if below 1."""
     weight_decay: float | None = None
@@ -55,7 +58,8 @@ class FinetuneOptions:
     evaluate_every: int | None = None
     """Steps between evaluations (and checkpoints). None: once per epoch."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 if the hardware supports it, else fp32. Dev scores are always computed in fp32."""
+    """fp32, bf16, fp16 (GPUs without bf16), or auto: bf16 if the hardware supports it, else fp32. Dev scores are always
+    computed in fp32."""
 
     def __post_init__(self) -> None:
         _check(
@@ -105,7 +109,8 @@ class Seq2SeqOptions:
     evaluate_every: int = 1000
     """Steps between evaluations (and checkpoints)."""
     precision: str = "auto"
-    """fp32, bf16, or auto: bf16 if the hardware supports it, else fp32. Dev scores are always computed in fp32."""
+    """fp32, bf16, fp16 (GPUs without bf16), or auto: bf16 if the hardware supports it, else fp32. Dev scores are always
+    computed in fp32."""
 
     def __post_init__(self) -> None:
         _check(
@@ -127,8 +132,6 @@ def _check(options: FinetuneOptions | Seq2SeqOptions, positive: tuple[str, ...],
         value = getattr(options, name)
         if value is not None and (value < 0 or (value == 0 and name in positive)):
             raise ValueError(f"{name} is {value}; it must be {'>' if name in positive else '>='} 0")
-    from debertakit.precision import PRECISIONS  # imports torch, which would slow down deberta --help
-
     if options.precision not in PRECISIONS:
         raise ValueError(f"unknown precision {options.precision!r}; choose from {', '.join(PRECISIONS)}")
 

@@ -9,7 +9,7 @@ A run is written to ``OUT.part``, which is renamed to ``OUT`` when the run is co
     predictions-dev.jsonl   one line per dev example
     report.html, report.md, README.md, the model and its tokenizer
 
-With several seeds, OUT has one such folder per seed (seed-0, seed-1, ...), summary.json and report.md.
+With several seeds, OUT has one such folder per seed (seed-0, seed-1, ...), summary.json, report.html and report.md.
 
 With several processes (torchrun), only the main process reads and writes these files. ``on_main`` passes its results to
 the other processes.
@@ -18,21 +18,27 @@ the other processes.
 import atexit
 import json
 import os
-import shutil
-from collections.abc import Callable, Iterable, Mapping
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import TypeVar, cast
 
 import numpy as np
 from torch import distributed
 
-from debertakit.files import temporary_path, write_json
-from debertakit.finetuning.report import Record, write_summary
+from debertakit.files import flush, flush_all, naming, remove, temporary_path, write_json
+from debertakit.finetuning.card import Record
+from debertakit.finetuning.report import write_summary
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.precision import best_device
+from debertakit.training.checksums import CHECKSUMS, WRITE_ERRORS, damage
+from debertakit.training.ranks import connect, is_lost_rank
 
 T = TypeVar("T")
+CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,8 @@ class RunResult:
     """One result per seed, if there are several."""
     signatures: dict[str, str] = field(default_factory=dict)
     """sacreBLEU's signatures, which say how a score was computed."""
+    verdict: str = ""
+    """The result in words, with warnings (verdict.py). With several seeds: the warnings."""
 
     def summary(self, metric: str) -> Summary:
         return summary([run.scores[metric] for run in self.runs or [self]])
@@ -52,7 +60,8 @@ class RunResult:
     def __str__(self) -> str:
         seeds = [f"{name}: {self.summary(name)} over {len(self.runs)} seeds" for name in self.scores if self.runs]
         line = f"{self.folder}: {show_scores(self.scores)} on the dev set, {self.seconds:,.0f} s"
-        return "\n".join([*seeds, line, *(f"{name}: {text}" for name, text in self.signatures.items())])
+        words = [self.verdict] if self.verdict else []
+        return "\n".join([*words, *seeds, line, *(f"{name}: {text}" for name, text in self.signatures.items())])
 
 
 def show_scores(scores: Mapping[str, float]) -> str:
@@ -76,7 +85,9 @@ def run_seeds(
     scores = {name: float(np.mean([each.scores[name] for each in results])) for name in results[0].scores}
     rows = [(each.folder.name, each.scores) for each in results]
     on_main(lambda: write_summary(out, record, rows))
-    return RunResult(out, scores, sum(each.seconds for each in results), results, results[0].signatures)
+    warnings = [f"{each.folder.name}: {line}" for each in results for line in each.verdict.splitlines()[1:]]
+    seconds = sum(each.seconds for each in results)
+    return RunResult(out, scores, seconds, results, results[0].signatures, "\n".join(warnings))
 
 
 # ------------------------------------------------------------------------------------------------------------ one run
@@ -128,37 +139,73 @@ def open_run(out: Path, record: Record, resume: bool) -> RunResult | None:
                         "choose another --out"
                     )
             if folder == out:
+                remove(out / CHECKPOINTS)
                 metrics = read_json(out / "metrics.json")
-                return RunResult(out, metrics["dev"], metrics["seconds"], signatures=metrics.get("signatures", {}))
+                return RunResult(
+                    out,
+                    metrics["dev"],
+                    metrics["seconds"],
+                    signatures=metrics.get("signatures", {}),
+                    verdict=metrics.get("verdict", ""),
+                )
     part.mkdir(parents=True, exist_ok=True)
     write_json(part / "run.json", record)
     return None
 
 
+@contextmanager
+def writing(what: str, folder: Path) -> Iterator[None]:
+    """A full disk raises an OSError that says how to go on, whichever library wrote the file."""
+    try:
+        yield
+    except WRITE_ERRORS as error:
+        if is_lost_rank(error):
+            raise
+        raise OSError(
+            f"cannot write {what} to {folder}: {error}. Free some disk space and continue with --resume"
+        ) from error
+
+
 def close_run(out: Path) -> None:
-    """Delete the checkpoints of a complete run and rename its folder to ``out``."""
+    """Flush a complete run to disk, rename its folder to ``out``, and delete its checkpoints."""
     part = temporary_path(out)
-    shutil.rmtree(part / "checkpoints", ignore_errors=True)
+    for path in part.iterdir():
+        if path.name != CHECKPOINTS:
+            flush_all(path)
     part.rename(out)
+    flush(out.parent)
+    remove(out / CHECKPOINTS)
 
 
 def newest_checkpoint(folder: Path) -> Path | None:
-    """Return the newest complete checkpoint, and delete incomplete ones. The Trainer writes its state last."""
-    complete = []
+    """Return the newest intact checkpoint whose best checkpoint is intact too, and delete the damaged ones.
+
+    The best checkpoint is the one whose weights the Trainer loads at the end.
+    """
+    intact = set()
     for path in folder.glob("checkpoint-*"):
-        if _is_json(path / "trainer_state.json"):
-            complete.append(path)
-        else:
-            shutil.rmtree(path)
-    return max(complete, key=checkpoint_step, default=None)
+        wrong = damage(path)
+        if wrong is None:
+            intact.add(path)
+            continue
+        if (path / CHECKSUMS).exists():  # otherwise the run ended while it wrote the checkpoint
+            print(f"the checkpoint {path} is damaged ({wrong}); resuming without it", file=sys.stderr)
+        remove(path)
+    usable = [path for path in intact if _best(path) is None or folder / str(_best(path)) in intact]
+    return max(usable, key=checkpoint_step, default=None)
 
 
-def _is_json(path: Path) -> bool:
-    try:
-        read_json(path)
-    except (OSError, ValueError):
-        return False
-    return True
+def delete_old_checkpoints(newest: Path) -> None:
+    """Keep this checkpoint and the best one."""
+    for path in newest.parent.glob("checkpoint-*"):
+        if path.name not in (newest.name, _best(newest)):
+            remove(path)
+
+
+def _best(checkpoint: Path) -> str | None:
+    """Name of the best checkpoint so far."""
+    best = read_json(checkpoint / "trainer_state.json").get("best_model_checkpoint")
+    return None if best is None else Path(best).name
 
 
 def checkpoint_step(checkpoint: Path) -> int:
@@ -174,7 +221,12 @@ def seconds_before(checkpoint: Path | None) -> float:
 
 
 def read_json(path: Path) -> Record:
-    return json.loads(path.read_text(encoding="utf-8"))
+    with naming(path):
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as error:
+            advice = f"restore it from a backup, or delete {path.parent} and train again"
+            raise ValueError(f"{path} is damaged ({error}); {advice}") from error
 
 
 # ---------------------------------------------------------------------------------------------------------- processes
@@ -197,9 +249,8 @@ def on_main(work: Callable[[], T]) -> T:
     if world_size() == 1:
         return work()
     if not distributed.is_initialized():
-        from accelerate import PartialState
-
-        PartialState(cpu=best_device().type == "cpu")  # connects the processes, as the Trainer would
+        # The others wait while the main process evaluates.
+        connect("gloo" if best_device().type == "cpu" else "nccl", timedelta(hours=12))
         atexit.register(distributed.destroy_process_group)  # otherwise gloo's threads may abort the exit
     box = [work() if is_main() else None]
     distributed.broadcast_object_list(box)

@@ -19,8 +19,10 @@ from transformers import PreTrainedModel
 from debertakit.data.pairs import FIELDS, Pair, read_pairs
 from debertakit.files import temporary_path, write_json, write_text
 from debertakit.finetuning import report
+from debertakit.finetuning.card import Record
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import Seq2SeqOptions
+from debertakit.finetuning.rendering import Section
 from debertakit.finetuning.runs import (
     RunResult,
     check_folders,
@@ -34,7 +36,9 @@ from debertakit.finetuning.runs import (
     seed_folders,
     show_scores,
     world_size,
+    writing,
 )
+from debertakit.finetuning.sections import MISTAKES, WORST
 from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
 from debertakit.finetuning.train import hold_out
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
@@ -43,6 +47,9 @@ from debertakit.loading import describe
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.text_scores import check, resampled_score, text_scores
+from debertakit.text.tokenizers import write_tokenizer
+from debertakit.theme import Say
+from debertakit.training.ranks import naming_lost_ranks
 
 TASKS = {"translation": ("bleu", "bleu"), "summarisation": ("rouge", "rouge1")}
 """Task -> its scores (text_scores.py), and the score that ``compare_runs`` uses."""
@@ -64,7 +71,7 @@ class PairFiles:
             return read_pairs(Path(self.table), None, self.columns)
         raise ValueError("pass source and target texts in two files, or one table with two columns")
 
-    def record(self, split: str) -> report.Record:
+    def record(self, split: str) -> Record:
         """Entries for run.json."""
         paths = {"source": self.source, "target": self.target, "table": self.table}
         places = {
@@ -83,9 +90,9 @@ class PairJob:
     train: Sequence[Pair]
     dev: Sequence[Pair]
     options: Seq2SeqOptions
-    files: report.Record
+    files: Record
 
-    def record(self, seed: int) -> report.Record:
+    def record(self, seed: int) -> Record:
         return {
             "model": self.model,
             "task": self.task,
@@ -99,7 +106,13 @@ class PairJob:
             **asdict(self.options),
         }
 
+    def defaults(self) -> Record:
+        """The options if the user had set none."""
+        precision = resolve_precision("auto", best_device())
+        return {"seed": Seeds.seed, **asdict(Seq2SeqOptions(precision=precision))}
 
+
+@naming_lost_ranks()
 def finetune_pairs(
     model: str | Path,
     out: str | Path,
@@ -135,7 +148,7 @@ def finetune_pairs(
     return run_seeds(folder, folders, job.record(seed), lambda number, each: run(job, number, each, resume))
 
 
-def _files(pairs: PairFiles | Sequence[Pair] | None, split: str) -> report.Record:
+def _files(pairs: PairFiles | Sequence[Pair] | None, split: str) -> Record:
     return pairs.record(split) if isinstance(pairs, PairFiles) else {}
 
 
@@ -184,8 +197,9 @@ def train_pairs(
 def finish(job: PairJob, trainer: Seq2SeqTrainer, scores: "TextScores", seed: int, seconds: float, out: Path) -> None:
     """Write the model, texts, metrics and reports, then rename the folder to ``out``."""
     part = temporary_path(out)
-    trainer.model.save_pretrained(part)
-    job.tokenizer.save_pretrained(part)
+    with writing("the model", part):
+        trainer.model.save_pretrained(part)
+        write_tokenizer(job.tokenizer, part)
     write_texts(part / "predictions-dev.jsonl", job.dev, scores.texts)
     metrics = {
         "seconds": seconds,
@@ -196,7 +210,9 @@ def finish(job: PairJob, trainer: Seq2SeqTrainer, scores: "TextScores", seed: in
     }
     write_json(part / "metrics.json", metrics)
     errors = [worst_texts(job.dev, scores.texts, TASKS[job.task][1])]
-    report.write_report(part, job.record(seed), metrics, trainer.state.log_history, errors, curve="perplexity")
+    report.write_report(
+        part, job.record(seed), metrics, trainer.state.log_history, errors, curve="perplexity", defaults=job.defaults()
+    )
     close_run(out)
 
 
@@ -279,10 +295,11 @@ def write_texts(path: Path, pairs: Sequence[Pair], texts: Sequence[str]) -> None
     write_text(path, "".join(lines))
 
 
-def worst_texts(pairs: Sequence[Pair], texts: Sequence[str], metric: str) -> report.Section:
+def worst_texts(pairs: Sequence[Pair], texts: Sequence[str], metric: str) -> Section:
     """The texts with the lowest scores, each scored alone."""
     score = resampled_score(metric, [pair.target for pair in pairs])
     alone = [score([text], [pair.target]) for pair, text in zip(pairs, texts, strict=True)]
-    order = sorted(range(len(pairs)), key=alone.__getitem__)[: report.WORST]
-    rows = [(alone[i], pairs[i].source, pairs[i].target, texts[i]) for i in order]
-    return report.Section("Worst examples", (metric, "source", "reference", "written"), rows)
+    order = sorted(range(len(pairs)), key=alone.__getitem__)[:WORST]
+    rows = [(alone[i], pairs[i].target, texts[i], pairs[i].source) for i in order]
+    header = (metric, Say("reference", "参考"), Say("written", "输出"), Say("source", "原文"))
+    return Section(MISTAKES, header, rows, listed=True, wide=True)

@@ -35,7 +35,7 @@ from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.runs import world_size
 from debertakit.finetuning.trainer import Batch, RunTrainer, training_arguments
 from debertakit.model import IGNORED
-from debertakit.precision import autocast, best_device
+from debertakit.precision import autocast
 from debertakit.protocols import Tokenizer
 
 NO_LIMIT = 10**9
@@ -149,7 +149,6 @@ class Seq2SeqTrainer(RunTrainer):
             metric_for_best_model="loss",
             greater_is_better=False,
             logging_steps=max(1, min(100, every // 10)),
-            use_cpu=best_device().type == "cpu",  # accelerate needs it to connect processes without GPUs
         )
         stop = [EarlyStoppingCallback(options.early_stopping)] if options.early_stopping else []
         collate = PairCollator(tokenizer.pad_token_id)
@@ -218,6 +217,12 @@ class LastStep(TrainerCallback):
 
     def __init__(self, trainer: Seq2SeqTrainer):
         self.trainer = trainer
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # With several processes, the Trainer does not set the epoch of the order when it resumes within an epoch.
+        self.trainer.order.set_epoch(int(state.epoch or 0))
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         if self.trainer.done() >= self.trainer.total:

@@ -39,6 +39,13 @@ class Comparison:
     def difference(self) -> float:
         return self.a - self.b
 
+    def verdict(self, a: str, b: str) -> str:
+        """The result in words, by approximate randomisation at the 5 % level."""
+        p = f"p = {self.randomisation_p:.2g}"
+        if self.randomisation_p >= 0.05 or self.a == self.b:
+            return f"no significant difference ({p})"
+        return f"{a if self.a > self.b else b} is better ({p})"
+
     def __str__(self) -> str:
         tests = {"paired bootstrap": self.bootstrap_p, "approximate randomisation": self.randomisation_p}
         if self.mcnemar_p is not None:
@@ -105,8 +112,8 @@ def compare(
 
 def _two_sided(differences: np.ndarray) -> float:
     """Two-sided p-value. Never 0: the sample itself counts as one draw on each side."""
-    below, above = np.sum(differences <= 0), np.sum(differences >= 0)
-    return float(min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1)))
+    below, above = int(np.sum(differences <= 0)), int(np.sum(differences >= 0))
+    return min(1.0, 2 * (min(below, above) + 1) / (len(differences) + 1))
 
 
 def mcnemar(a_right: Sequence[bool], b_right: Sequence[bool]) -> float:

@@ -7,6 +7,7 @@
 runs.py describes the folder of a run. Translation and summarisation are in seq2seq.py.
 """
 
+import inspect
 import math
 import sys
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ import torch
 from transformers import AutoModel, EarlyStoppingCallback, PreTrainedModel
 
 from debertakit.config import DebertaConfig
-from debertakit.data.examples import Example, Question, gold
+from debertakit.data.examples import Example, Question, TextExample, gold
 from debertakit.data.folders import is_hub
+from debertakit.data.guessing import guess_line, resolve_columns
 from debertakit.files import temporary_path, write_json
-from debertakit.finetuning import report
+from debertakit.finetuning import report, sections
 from debertakit.finetuning.evaluation import Evaluator, check_packages, read_benchmark, write_predictions
-from debertakit.finetuning.hyperparameters import hyperparameters, model_size
+from debertakit.finetuning.hyperparameters import Hyperparameters, Size, hyperparameters, model_size
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import FinetuneOptions, resolve_options
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
@@ -33,15 +35,26 @@ from debertakit.finetuning.runs import (
     RunResult,
     check_folders,
     close_run,
+    is_main,
+    on_main,
     open_run,
     recorded_precision,
     run_seeds,
     seed_folders,
     world_size,
+    writing,
 )
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead, training_arguments
-from debertakit.loading import TaskSettings, describe, load_config, load_for_training, longest_input
+from debertakit.finetuning.verdict import verdict, vocabulary_warning
+from debertakit.loading import (
+    TaskSettings,
+    describe,
+    has_head_dropout,
+    load_config,
+    load_for_training,
+    longest_input,
+)
 from debertakit.model import DebertaModel
 from debertakit.precision import best_device, precision_line, resolve_precision
 from debertakit.tasks import suites
@@ -51,6 +64,9 @@ from debertakit.tasks.losses import class_weights
 from debertakit.tasks.metrics import find_best_threshold
 from debertakit.tasks.own import own_task
 from debertakit.tasks.task import Task
+from debertakit.text.progress import working
+from debertakit.text.tokenizers import write_tokenizer
+from debertakit.training.ranks import naming_lost_ranks
 
 HELD_OUT = 0.1
 """Share of the training examples held out as a dev set if none is given, but at most MOST_HELD_OUT examples."""
@@ -73,6 +89,9 @@ class Job:
     dev: Features
     source: Record = field(default_factory=dict)
     """Where the examples came from (``source_of``)."""
+    defaults: Record = field(default_factory=dict)
+    """Value of each option if the user had not set it."""
+    size: Size = "base"
 
     def record(self, seed: int) -> Record:
         return {
@@ -82,6 +101,7 @@ class Job:
             "metric": self.task.metric,
             "labels": list(self.encoder.labels),
             "seed": seed,
+            "processes": world_size(),
             **self.source,
             "train_examples": len(self.splits["train"]),
             "dev_examples": len(self.splits["dev"]),
@@ -89,6 +109,7 @@ class Job:
         }
 
 
+@naming_lost_ranks()
 def finetune(
     model: str | Path,
     out: str | Path,
@@ -106,20 +127,64 @@ def finetune(
 
     ``others``: column names (text, pair, label, ...; see ``own.own_task``) and fields of ``FinetuneOptions``.
     """
-    check_packages(task)
-    if world_size() > 1:
-        raise ValueError("only translation and summarisation train in several processes; start this without torchrun")
     folder, folders = Path(out), seed_folders(Path(out), seed, seeds)
+    job = open_job(
+        model, list(folders.values()), folder, task=task, data=data, train=train, dev=dev, resume=resume, **others
+    )
+    return run_seeds(folder, folders, job.record(seed), lambda number, each: run(job, number, each, resume))
+
+
+def open_job(
+    model: str | Path,
+    runs: Sequence[Path],
+    folder: Path,
+    *,
+    task: str | Task | None = None,
+    data: str | Path | None = None,
+    train: str | Path | None = None,
+    dev: str | Path | None = None,
+    resume: bool = False,
+    **others: Any,
+) -> Job:
+    """Check the arguments of ``finetune``, read and tokenise the data, and fill in the unset options.
+
+    ``runs``: the folder of each seed. ``folder``: the folder that contains them, or the only one.
+    """
+    check_packages(task)
     names = set(FinetuneOptions.__dataclass_fields__)
     options = FinetuneOptions(**{key: value for key, value in others.items() if key in names})
     columns = {key: value for key, value in others.items() if key not in names}
-    check_folders(folder, folders.values(), resume)
-    precision = resolve_precision(options.precision, best_device(), recorded_precision(folders.values()))
+    if train is not None and task is None and data is None and columns.keys() <= set(COLUMNS):
+        columns = complete_columns(Path(train), columns)
+    check_processes(options)
+    on_main(lambda: check_folders(folder, runs, resume))
+    recorded = on_main(lambda: recorded_precision(runs))
+    precision = resolve_precision(options.precision, best_device(), recorded)
     options = replace(options, precision=precision)
     task, splits = open_data(task, data, train, dev, columns)
     job = replace(prepare(str(model), task, splits, options), source=source_of(data, train, dev, columns))
-    print(precision_line(precision, best_device()), file=sys.stderr)
-    return run_seeds(folder, folders, job.record(seed), lambda number, each: run(job, number, each, resume))
+    say(precision_line(precision, best_device()))
+    return job
+
+
+def check_processes(options: FinetuneOptions) -> None:
+    """Raise if a run cannot be divided among the processes that torchrun started."""
+    if world_size() > 1 and options.sift:
+        raise ValueError("--sift trains in one process; start it without torchrun")
+
+
+def say(line: str) -> None:
+    """Print a line to stderr, from one process only."""
+    if is_main():
+        print(line, file=sys.stderr)
+
+
+def complete_columns(train: Path, given: dict[str, Any]) -> dict[str, Any]:
+    """Guess the columns that are not given, and say so."""
+    found = resolve_columns(train, given)
+    if line := guess_line(train, given, found):
+        say(line)
+    return found
 
 
 def source_of(data: Place, train: Place, dev: Place, columns: dict[str, Any]) -> Record:
@@ -149,25 +214,36 @@ def open_data(
         assert train is not None
         if data is not None:
             raise ValueError("data is only for a benchmark; it cannot be combined with train")
-        try:
-            chosen = own_task(Path(train), Path(dev) if dev is not None else None, **columns)
-        except TypeError as error:  # an unknown keyword
-            raise ValueError(str(error).replace("own_task()", "finetune()")) from None
+        if unknown := columns.keys() - inspect.signature(own_task).parameters.keys():
+            raise ValueError(f"unknown option of finetune(): {', '.join(sorted(unknown))}")
+        chosen = own_task(Path(train), Path(dev) if dev is not None else None, **columns)
         splits = dict(chosen.read(Path()))
     if not splits.get("train"):
         raise ValueError(f"{data or train}: no training examples")
     if not splits.get("dev"):
         splits["train"], splits["dev"] = hold_out(splits["train"])
-        print(f"no dev set: {len(splits['dev'])} examples of the training data are held out", file=sys.stderr)
+        say(
+            f"no dev set (--dev FILE): {len(splits['dev']):,} of the {len(splits['train']) + len(splits['dev']):,} "
+            "training examples are held out, the same ones in every run, with the same share of each label"
+        )
     return chosen, splits
 
 
 def hold_out(examples: Sequence[T]) -> tuple[list[T], list[T]]:
-    """Split off a dev set. The split does not depend on the seed."""
+    """Split off a dev set. The split does not depend on the seed.
+
+    Every label has the same share of both parts (up to rounding): the examples are shuffled, sorted by label, and every
+    tenth is taken.
+    """
     if len(examples) < 2:
         raise ValueError("cannot hold out a dev set from a single example; pass a dev set")
     count = max(1, min(int(HELD_OUT * len(examples)), MOST_HELD_OUT))
-    chosen = set(np.random.default_rng(0).permutation(len(examples))[:count].tolist())
+    labels = [gold(each) if isinstance(each, TextExample) else None for each in examples]
+    order = np.random.default_rng(0).permutation(len(examples)).tolist()
+    if all(isinstance(label, str) for label in labels):
+        order.sort(key=lambda i: labels[i])
+    places = np.linspace(0, len(examples), count, endpoint=False) + len(examples) / (2 * count)
+    chosen = {order[int(place)] for place in places}
     return [e for i, e in enumerate(examples) if i not in chosen], [examples[i] for i in sorted(chosen)]
 
 
@@ -178,23 +254,40 @@ def prepare(model: str, task: Task, splits: dict[str, list[Example]], options: F
     network = without_weights(model)
     size = model_size(model, network.config.num_hidden_layers, network.config.hidden_size)
     recommended = hyperparameters(task.name, size, sift=options.sift)
+    if not has_head_dropout(model, task.kind):
+        if options.cls_dropout is not None:
+            raise ValueError(f"cls_dropout is not an option: the {task.kind} head of {model} has no dropout")
+        recommended = replace(recommended, cls_dropout=None)
     longest, fixed = longest_input(network, tokenizer)
     if options.max_length is not None and options.max_length > longest and fixed:
         raise ValueError(f"max_length is {options.max_length}, but {model} has positions for only {longest} tokens")
     length = options.max_length or min(recommended.max_length or sys.maxsize, longest)
     if options.max_length is None and recommended.max_length is None:
         length = choose_length(task.kind, tokenizer, splits["train"], longest)
+    defaults = default_options(options, recommended, length)
     options = replace(resolve_options(options, recommended), max_length=length)
     encoder = ExampleEncoder(task.kind, tokenizer, labels, length)
     reader = replace(encoder, long="cut") if "cut" in long_modes(task.kind) else encoder  # one row per training text
-    train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
+    with working(f"tokenising {len(splits['train']) + len(splits['dev']):,} examples"):
+        train, dev = reader.encode(splits["train"], strict=True), encoder.encode(splits["dev"])
     truncated = f"; {train.cut:,} longer training texts are truncated" if train.cut else ""
-    print(
+    say(
         f"{task.name} ({task.kind}): {len(splits['train']):,} training and {len(splits['dev']):,} dev examples; "
-        f"at most {length} tokens{truncated}",
-        file=sys.stderr,
+        f"at most {length} tokens{truncated}"
     )
-    return Job(model, task, splits, options, encoder, train, dev)
+    if warning := vocabulary_warning(tokenizer, train.rows, splits["train"]):
+        say(f"warning: {warning}")
+    return Job(model, task, splits, options, encoder, train, dev, defaults=defaults, size=size)
+
+
+def default_options(given: FinetuneOptions, recommended: Hyperparameters, length: int) -> Record:
+    """Values of the options that the user did not set, as if no other were set; the rate follows LoRA and freezing."""
+    modes = FinetuneOptions(sift=given.sift, lora=given.lora, freeze_encoder=given.freeze_encoder)
+    resolved = asdict(resolve_options(modes, recommended))
+    precision = resolve_precision("auto", best_device())
+    usual = recommended.max_length or (length if given.max_length is None else None)
+    off = {"sift": False, "lora": None, "freeze_encoder": False}
+    return {**resolved, **off, "max_length": usual, "precision": precision}
 
 
 def without_weights(model: str) -> PreTrainedModel:
@@ -206,7 +299,7 @@ def without_weights(model: str) -> PreTrainedModel:
 
 def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
     """Train one seed and write its folder."""
-    if finished := open_run(out, job.record(seed), resume):
+    if finished := on_main(lambda: open_run(out, job.record(seed), resume)):
         return finished
     options, kind = job.options, job.task.kind
     torch.manual_seed(seed)  # for the new head
@@ -222,13 +315,16 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
         return {"loss": evaluation.loss, **evaluation.scores}
 
-    trainer = make_trainer(job, trained, figures, seed, temporary_path(out))
+    def shared_figures() -> dict[str, float]:  # all processes must agree on the best checkpoint
+        return on_main(figures)
+
+    trainer = make_trainer(job, trained, shared_figures, seed, temporary_path(out))
     seconds = trainer.fit(temporary_path(out), total_steps(job))
     history = trainer.state.log_history
     overhead = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
     if options.lora is not None:
         evaluator.model = trained.merge_and_unload()
-    return finish(job, evaluator, seed, out, history, {"seconds": seconds, **overhead})
+    return on_main(lambda: finish(job, evaluator, seed, out, history, {"seconds": seconds, **overhead}))
 
 
 def total_steps(job: Job) -> int:
@@ -259,6 +355,9 @@ def make_trainer(
         metric_for_best_model=job.task.metric,
         greater_is_better=True,
         logging_steps=max(1, every // 10),
+        gradient_checkpointing=options.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
+        ddp_find_unused_parameters=True,  # the head of a task does not use every weight of a checkpoint
     )
     weights = None
     if options.balanced:
@@ -284,14 +383,17 @@ def make_trainer(
 
 
 def finish(
-    job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[report.Figures], figures: dict[str, float]
+    job: Job, evaluator: Evaluator, seed: int, out: Path, history: list[sections.Figures], figures: dict[str, float]
 ) -> RunResult:
     """Write the model, predictions, metrics and reports, then rename the folder to ``out``."""
     part = temporary_path(out)
-    evaluator.model.save_pretrained(part)
-    job.encoder.tokenizer.save_pretrained(part)
+    with writing("the model", part):
+        evaluator.model.save_pretrained(part)
+        write_tokenizer(job.encoder.tokenizer, part)
     dev = evaluator(job.splits["dev"], job.dev.rows)
     metrics: dict[str, Any] = {**figures, "dev": dev.scores}
+    if judged := verdict(job.task, dev, job.splits["train"]):
+        metrics |= {"verdict": str(judged), "interval": [judged.low, judged.high], "baseline": judged.baseline}
     write_predictions(part / "predictions-dev.jsonl", dev)
     if job.task.kind == "qa" and evaluator.threshold == 0:
         answers = [p.answers[0][0] if p.answers else "" for p in dev.predictions]
@@ -305,9 +407,12 @@ def finish(
             other = evaluator(job.splits[name])
             metrics[name] = other.scores
             write_predictions(part / f"predictions-{name}.jsonl", other)
-    TaskSettings(job.encoder.max_length, metrics.get("no_answer_threshold", 0.0)).save(part)
+    columns = {name: job.source[name] for name in COLUMNS if job.source.get(name)}
+    TaskSettings(job.encoder.max_length, metrics.get("no_answer_threshold", 0.0), columns).save(part)
     write_json(part / "metrics.json", metrics)
-    errors = report.errors(job.task.kind, dev, job.encoder.labels)
-    report.write_report(part, job.record(seed), metrics, history, errors)
+    errors = sections.errors(job.task.kind, dev, job.encoder.labels)
+    report.write_report(
+        part, job.record(seed), metrics, history, errors, verdict=judged, defaults={"seed": Seeds.seed, **job.defaults}
+    )
     close_run(out)
-    return RunResult(out, dev.scores, figures["seconds"])
+    return RunResult(out, dev.scores, figures["seconds"], verdict=metrics.get("verdict", ""))

@@ -13,19 +13,29 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
 
 from debertakit.data.examples import Kind
+from debertakit.files import flush_all
 from debertakit.finetuning.parameters import parameter_groups
-from debertakit.finetuning.runs import checkpoint_step, newest_checkpoint, on_main, seconds_before
+from debertakit.finetuning.runs import (
+    CHECKPOINTS,
+    checkpoint_step,
+    delete_old_checkpoints,
+    newest_checkpoint,
+    on_main,
+    seconds_before,
+    writing,
+)
 from debertakit.finetuning.sift import Sift, perturbed_logits, watching
 from debertakit.model import DebertaPreTrainedModel
-from debertakit.precision import autocast, resolve_precision
-from debertakit.tasks.batches import SORTED_STEPS, Collator, TrainingOrder
+from debertakit.precision import autocast, best_device, make_scaler, resolve_precision
+from debertakit.tasks.batches import SORTED_STEPS, Collator, ProcessShare, TrainingOrder
 from debertakit.tasks.features import TokenRow
 from debertakit.tasks.losses import cells, divergence, task_logits, task_loss
+from debertakit.training.checksums import write_checksums
 from debertakit.training.log import Log
 
 Batch = dict[str, Tensor]
@@ -36,17 +46,17 @@ MOST_SKIPPED = 10
 def training_arguments(folder: Path, seed: int, every: int, **own: object) -> TrainingArguments:
     """Evaluate and save every ``every`` steps, keep the best checkpoint, print nothing. ``own``: more arguments."""
     return TrainingArguments(
-        output_dir=str(folder / "checkpoints"),
+        output_dir=str(folder / CHECKPOINTS),
         eval_strategy="steps",
         save_strategy="steps",
         eval_steps=every,
         save_steps=every,
-        save_total_limit=1,
         load_best_model_at_end=True,
         report_to="none",
         seed=seed,
         disable_tqdm=True,
         remove_unused_columns=False,
+        use_cpu=best_device().type == "cpu",  # accelerate needs it to connect processes without GPUs
         dataloader_pin_memory=torch.cuda.is_available(),
         log_level="error",
         **own,
@@ -77,6 +87,8 @@ class RunTrainer(Trainer):
         self.remove_callback(PrinterCallback)
         self.evaluator = evaluator
         self.precision = resolve_precision(precision, args.device)
+        if self.precision == "fp16":  # accelerate scales the loss with it, and the Trainer saves it in checkpoints
+            self.accelerator.scaler = make_scaler(self.precision, args.device)
         self.began = time.monotonic()
         """Start of training. A resumed run moves it back by the time already spent."""
         self.model_accepts_loss_kwargs = True  # makes the Trainer count the label cells of a whole step
@@ -105,13 +117,38 @@ class RunTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _clip_grad_norm(self, model: nn.Module) -> Tensor:
+        self._unscale()
+        return super()._clip_grad_norm(model)
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Any:
+        if grad_norm is None:  # not clipped, so not unscaled yet
+            self._unscale()
+        return super()._get_grad_norm(model, grad_norm)
+
+    def _unscale(self) -> None:
+        """Divide the gradients by the scale of the loss. accelerate does this only with its own autocast."""
+        if self.accelerator.scaler is not None:
+            self.accelerator.scaler.unscale_(self.optimizer.optimizer)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        """Write a checkpoint. It counts once its checksums are there; only then are older ones deleted."""
+        folder = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        with writing(f"the checkpoint of step {self.state.global_step}", folder.parent):
+            super()._save_checkpoint(model, trial)
+            self.accelerator.wait_for_everyone()  # every process writes its random generators
+            if self.is_world_process_zero():
+                write_checksums(folder)
+                flush_all(folder)
+                delete_old_checkpoints(folder)
+
     def done(self) -> float:
         """Completed part of the run, in the unit of the progress bar."""
         return self.state.global_step
 
     def fit(self, folder: Path, total: float, unit: str = "steps") -> float:
         """Train from the newest checkpoint in ``folder``, or from the start. Returns the seconds of all sessions."""
-        checkpoint = on_main(lambda: newest_checkpoint(folder / "checkpoints"))
+        checkpoint = on_main(lambda: newest_checkpoint(folder / CHECKPOINTS))
         self.began = time.monotonic() - seconds_before(checkpoint)
         log = None
         if self.is_world_process_zero():
@@ -153,6 +190,15 @@ class FinetuneTrainer(RunTrainer):
         lengths = [row.tokens for row in self.train_dataset]
         return TrainingOrder(lengths, step, self.args.seed, SORTED_STEPS if padded else 1)
 
+    def get_train_dataloader(self) -> DataLoader:
+        """With several processes, each process gets its share of every batch. The steps are those of one process."""
+        if self.args.world_size == 1:
+            return super().get_train_dataloader()
+        order = self._get_train_sampler()
+        assert isinstance(order, TrainingOrder)
+        share = ProcessShare(order, self.args.train_batch_size, self.args.process_index, self.args.world_size)
+        return SharedLoader(self.train_dataset, batch_sampler=share, collate_fn=self.data_collator)
+
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
         if self.optimizer is None:
             trained = self.model if model is None else model
@@ -192,6 +238,12 @@ class FinetuneTrainer(RunTrainer):
             total = total + self.sift.strength * divergence(self.kind, logits, perturbed, labels)
         loss = self.mean(total, labels, num_items_in_batch)
         return (loss, {"logits": logits}) if return_outputs else loss
+
+
+class SharedLoader(DataLoader):
+    def set_epoch(self, epoch: int) -> None:
+        assert isinstance(self.batch_sampler, ProcessShare)
+        self.batch_sampler.set_epoch(epoch)
 
 
 class FiniteGradients(TrainerCallback):

@@ -36,6 +36,9 @@ class Answers(Result):
     def headline(self) -> str:
         return self.answer
 
+    def confidence(self) -> float:
+        return self.answers[0].score if self.answer and self.answers else self.no_answer
+
 
 class QuestionAnswerer(Predictor[Answers]):
     """Find the span of the context that answers a question, over all windows, or report that there is no answer."""

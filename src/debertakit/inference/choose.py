@@ -22,6 +22,9 @@ class Chosen(Result):
     def headline(self) -> str:
         return self.option
 
+    def confidence(self) -> float:
+        return self.scores[self.index]
+
 
 class OptionChooser(Predictor[Chosen]):
     """Choose the option that fits a text best."""

@@ -8,6 +8,7 @@ import numpy as np
 from transformers import PreTrainedConfig
 
 from debertakit.data.examples import Example, Kind, TextExample
+from debertakit.data.tables import decodable
 from debertakit.inference.options import ZeroShotOptions
 from debertakit.inference.predictor import Input, InputField, Network, Predictor, Result
 from debertakit.loading import labels_of, sequence_kind
@@ -32,6 +33,11 @@ class Classification(Result):
 
     def headline(self) -> str:
         return ";".join(self.labels)
+
+    def confidence(self) -> float:
+        """Of several labels, the smallest probability. Without a label, the probability that the likeliest is wrong."""
+        chosen = [label.score for label in self.scores if label.label in self.labels]
+        return min(chosen) if chosen else 1 - self.scores[0].score
 
 
 @dataclass(frozen=True)
@@ -115,6 +121,8 @@ class ZeroShotClassifier(Predictor[Classification]):
         self.entails, self.contradicts = entails[0], contradicts[0]
         if template.count("{}") != 1:
             raise ValueError(f"template={template!r} must contain {{}} once, for the label")
+        if not all(map(decodable, (template, *labels))):
+            raise ValueError("the template or a label is not valid Unicode")
         self.labels, self.template, self.multi_label = tuple(labels), template, multi_label
 
     def check(self, item: object) -> Input:

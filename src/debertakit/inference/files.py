@@ -1,43 +1,65 @@
 """Predict on a file of any size: read it in blocks and write a file with predictions, in the same row order.
 
-Input: CSV, TSV, JSONL, JSON, Parquet, or .txt with one text per line. Output, chosen by suffix: JSONL, CSV, TSV or
-Parquet. An output row has the input's columns and
+Input: CSV, TSV, JSONL, JSON, Parquet, Excel, or .txt with one text per line. Output, chosen by suffix: JSONL, CSV, TSV
+or Parquet. An output row has the input's columns and
 
     prediction   the short answer: label, score, entities, option ...
+    score        the confidence of the prediction, 0 to 1, unless the input has a column of this name
     details      the full result, as JSON
     error        why there is no prediction; such rows are counted and do not stop the run
 
-The predictions of each block are written to a file in ``OUT.parts``. When all blocks are done, the source is read again
-and merged with them into ``OUT`` (output.py). An interrupted run reuses its finished blocks and resumes after them.
+The predictions of each block are written to a file in ``OUT.parts`` (blocks.py). When all blocks are done, the source
+is read again and merged with them into ``OUT`` (output.py). An interrupted run reuses its finished blocks and computes
+the others. Two commands cannot write the same ``OUT`` at once: the second one stops.
 """
 
 import json
-import shutil
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TypedDict, TypeVar
+from typing import TypeVar
 
 from debertakit.data.problems import Problems
-from debertakit.data.tables import JSON_LINES, TableRow, json_lines, json_values, lines, parquet, quoting_of, table
-from debertakit.files import write_json, write_text
+from debertakit.data.tables import (
+    JSON_LINES,
+    NUMBERS,
+    Quoting,
+    TableRow,
+    excel,
+    json_lines,
+    json_values,
+    lines,
+    parquet,
+    quoting_of,
+    table,
+)
+from debertakit.files import naming, replacing, require_new
+from debertakit.inference.blocks import (
+    JobRecord,
+    finish,
+    finished_blocks,
+    finished_job,
+    job_record,
+    open_parts,
+    read_block,
+    remove_parts,
+    write_block,
+)
 from debertakit.inference.output import (
-    ADDED,
     OUTPUTS,
     Row,
     RowPrediction,
+    added,
+    count_rows,
     require_pyarrow,
-    to_json,
     write_output,
 )
 from debertakit.inference.predictor import LOOK_AHEAD, Input, Predictor, Result
 from debertakit.text.progress import ProgressBar
 
-JOB = "job.json"
-WEIGHTS = (".safetensors", ".bin", ".onnx", ".data")
 Returned = TypeVar("Returned")
 
 
@@ -68,35 +90,78 @@ def predict_file(
         raise ValueError(f"{path}: no such file")
     if target.resolve() == path.resolve():
         raise ValueError(f"{target} is also the input; choose another output")
+    earlier = finished_job(target)
+    if earlier is None:
+        require_new(target)
     if target.suffix.lower() == ".parquet":
         require_pyarrow(target)
     columns = columns or {}
-    names, total = _columns_and_size(path)
+    stamp = _stamp(path)
+    names, total = _columns_and_size(path, columns)
     check_columns(predictor, names, columns)
-    job = _job(predictor, path, columns, name)
-    parts = _open_parts(target, job)
+    job = job_record(predictor, path, columns, name, LOOK_AHEAD)
+    if earlier is not None and earlier["job"] == job:
+        return Counts(earlier["rows"], earlier["errors"])
+    with open_parts(target, job) as parts:
+        return _predict_blocks(predictor, path, target, columns, names, total, stamp, job, parts)
+
+
+def read_inputs(
+    predictor: Predictor[Result], source: str | Path, columns: Mapping[str, str], limit: int
+) -> list[Input]:
+    """Return the inputs in the first ``limit`` rows of a file. Rows that cannot be used are left out."""
+    path = Path(source)
+    if not path.is_file():
+        raise ValueError(f"{path}: no such file")
+    names, _ = _columns_and_size(path, columns)
+    check_columns(predictor, [name for name in names if name not in added(names)], columns)  # nothing is added here
+    rows = islice(_rows(path, Problems(path), columns), limit)
+    items = [_value_or_error(partial(_input, predictor, row, columns)) for row in rows]
+    return [item for item in items if not isinstance(item, str)]
+
+
+def _predict_blocks(
+    predictor: Predictor[Result],
+    path: Path,
+    target: Path,
+    columns: Mapping[str, str],
+    names: list[str],
+    total: int,
+    stamp: tuple[int, int],
+    job: JobRecord,
+    parts: Path,
+) -> Counts:
+    """Compute the missing blocks, write ``target`` and delete ``parts``."""
     counts = Counts()
     problems = Problems(path)
-    rows = _rows(path, problems)
-    done = LOOK_AHEAD * len(_block_files(parts))
+    rows = _rows(path, problems, columns)
+    done = LOOK_AHEAD * finished_blocks(parts)
     with ProgressBar("predicting", "rows", total, done, done) as progress:
         for number in range(sys.maxsize):
             block = list(islice(rows, LOOK_AHEAD))
             if not block:
                 break
-            file = parts / f"{number:08d}.jsonl"
-            if not file.exists():
-                write_text(file, "".join(to_json(row) + "\n" for row in predict_rows(predictor, block, columns)))
-            errors = sum(row["error"] is not None for row in _read_block(file))
+            predictions = read_block(parts, number, len(block))
+            if predictions is None:
+                predictions = predict_rows(predictor, block, columns)
+                write_block(parts, number, predictions)
+            errors = sum(row["error"] is not None for row in predictions)
             counts = Counts(counts.rows + len(block), counts.errors + errors)
             progress.show(counts.rows, counts.rows)
-    if _stamp(path) != job["source"][1:]:
-        raise ValueError(f"{path} changed during the run; remove {parts} and start again")
-    write_output(target, path, names, partial(_merged_blocks, path, parts), predictor.numeric)
-    shutil.rmtree(parts)
+    with replacing(target) as temporary:
+        blocks = partial(_merged_blocks, path, columns, parts)
+        write_output(temporary, target.suffix.lower(), path, names, blocks, predictor.numeric)
+        if _stamp(path) != stamp:
+            raise ValueError(f"{path} changed during the run; remove {parts} and start again")
+        written = count_rows(temporary, target.suffix.lower())
+        if written != counts.rows:
+            raise ValueError(f"{temporary} has {written} rows instead of {counts.rows}; run the command again")
+        counts = replace(counts, errors=counts.errors + len(problems.skipped))
+        finish(parts, job, temporary, counts.rows, counts.errors)
+    remove_parts(parts)
     for problem in problems.skipped[:5]:
         print(f"{problem}; skipped", file=sys.stderr)
-    return replace(counts, errors=counts.errors + len(problems.skipped))
+    return counts
 
 
 def predict_rows(
@@ -113,10 +178,11 @@ def predict_rows(
     for row, item in zip(block, items, strict=True):
         result = item if isinstance(item, str) else next(remaining)
         if isinstance(result, Result):
-            predictions.append(RowPrediction(prediction=result.headline(), details=asdict(result), error=None))
+            answer, score = result.headline(), result.confidence()
+            predictions.append(RowPrediction(prediction=answer, score=score, details=asdict(result), error=None))
         else:
             where = f"row {row.number}: " if row.number else ""
-            predictions.append(RowPrediction(prediction=None, details=None, error=f"{where}{result}"))
+            predictions.append(RowPrediction(prediction=None, score=None, details=None, error=f"{where}{result}"))
     return predictions
 
 
@@ -141,7 +207,7 @@ def check_columns(predictor: Predictor[Result], names: Collection[str], columns:
         if not any(columns.get(name, name) in names for name in accepted):
             column = columns.get(field.name, field.name)
             raise ValueError(f"no column {column!r}; there are {', '.join(names)} (--column {field.name}=NAME)")
-    for name in ADDED:
+    for name in added(names):
         if name in names:
             raise ValueError(f"the input has a column {name!r}, which the output adds; rename it")
 
@@ -172,7 +238,13 @@ def _parsed_list(column: str, cell: str) -> object:
 # ------------------------------------------------------------------------------------------------------ the source
 
 
-def _rows(path: Path, problems: Problems) -> Iterator[TableRow]:
+def _rows(path: Path, problems: Problems, columns: Mapping[str, str]) -> Iterator[TableRow]:
+    with naming(path):
+        yield from _read_rows(path, problems, columns)
+
+
+def _read_rows(path: Path, problems: Problems, columns: Mapping[str, str]) -> Iterator[TableRow]:
+    """Read the rows of a file. A table whose ``columns`` are numbers (from 1) has no header."""
     suffix = path.suffix.lower()
     if suffix == ".txt":
         return (TableRow(number, {"text": line.rstrip("\r\n")}) for number, line in lines(path, problems))
@@ -182,13 +254,18 @@ def _rows(path: Path, problems: Problems) -> Iterator[TableRow]:
         return json_values(path, problems)
     if suffix == ".parquet":
         return parquet(path, problems)
-    return table(path, problems, quoting=quoting_of(path) if suffix in (".csv", ".tsv") else "none")
+    if suffix == ".xlsx":
+        return excel(path, problems)
+    needed = {name.casefold() for name in columns.values()}
+    headless = NUMBERS if needed and all(map(str.isdecimal, needed)) else ()
+    quoting: Quoting = quoting_of(path) if suffix in (".csv", ".tsv") else "none"
+    return table(path, problems, quoting=quoting, headless=headless, needed=needed)
 
 
-def _columns_and_size(path: Path) -> tuple[list[str], int]:
+def _columns_and_size(path: Path, columns: Mapping[str, str]) -> tuple[list[str], int]:
     """Return all columns in order of first appearance, and the number of rows. Raise if there are no rows."""
     problems = Problems(path)
-    rows = _rows(path, problems)
+    rows = _rows(path, problems, columns)
     names: dict[str, None] = {}
     count = 0
     if path.suffix.lower() == ".parquet":
@@ -204,71 +281,21 @@ def _columns_and_size(path: Path) -> tuple[list[str], int]:
     return list(names), count
 
 
-def _merged_blocks(path: Path, parts: Path) -> Iterator[tuple[list[Row], list[RowPrediction]]]:
+def _merged_blocks(
+    path: Path, columns: Mapping[str, str], parts: Path
+) -> Iterator[tuple[list[Row], list[RowPrediction]]]:
     """Read the source again, block by block, with the predictions of each block."""
-    rows = _rows(path, Problems(path))
-    for file in _block_files(parts):
-        predictions = _read_block(file)
-        yield [row.values for row in islice(rows, len(predictions))], predictions
+    rows = _rows(path, Problems(path), columns)
+    for number in range(sys.maxsize):
+        block = [row.values for row in islice(rows, LOOK_AHEAD)]
+        if not block:
+            return
+        predictions = read_block(parts, number, len(block))
+        if predictions is None:
+            raise ValueError(f"block {number} in {parts} is damaged; run the command again to compute it again")
+        yield block, predictions
 
 
-# --------------------------------------------------------------------------------------------------- finished blocks
-
-
-class JobRecord(TypedDict):
-    """Fingerprint of a job. Finished blocks are reused only if it is the same."""
-
-    source: list[str | int]
-    columns: dict[str, str]
-    model: str
-    files: dict[str, list[int]]
-    by: list[str]
-    options: dict[str, object]
-    block: int
-
-
-def _job(predictor: Predictor[Result], source: Path, columns: Mapping[str, str], name: str) -> JobRecord:
-    name = name or getattr(predictor.model, "name_or_path", "")
-    folder = Path(name)
-    files = sorted(folder.iterdir()) if name and folder.is_dir() else []
-    job = JobRecord(
-        source=[str(source.resolve()), *_stamp(source)],
-        columns=dict(columns),
-        model=str(folder.resolve()) if files else name,
-        files={file.name: _stamp(file) for file in files if file.name == "config.json" or file.suffix in WEIGHTS},
-        by=[type(predictor).__name__, type(predictor.model).__name__],
-        options=predictor.settings(),
-        block=LOOK_AHEAD,
-    )
-    return json.loads(json.dumps(job))  # tuples become lists, as in the stored record
-
-
-def _stamp(file: Path) -> list[int]:
+def _stamp(file: Path) -> tuple[int, int]:
     stat = file.stat()
-    return [stat.st_size, stat.st_mtime_ns]
-
-
-def _open_parts(target: Path, job: JobRecord) -> Path:
-    """Create the folder of blocks, or reopen it if it belongs to the same, interrupted job."""
-    parts = target.with_name(target.name + ".parts")
-    record = parts / JOB
-    if target.exists():
-        raise ValueError(f"{target} already exists; choose another name or remove it")
-    if record.exists():
-        if json.loads(record.read_text(encoding="utf-8")) != job:
-            raise ValueError(f"{parts} belongs to another job; remove it, or choose another output")
-        return parts
-    if parts.exists() and (not parts.is_dir() or any(parts.iterdir())):
-        raise ValueError(f"{parts} already exists and was not written by a job; remove it, or choose another output")
-    parts.mkdir(parents=True, exist_ok=True)
-    write_json(record, job)
-    return parts
-
-
-def _block_files(parts: Path) -> list[Path]:
-    return sorted(parts.glob("*.jsonl"))
-
-
-def _read_block(file: Path) -> list[RowPrediction]:
-    with file.open(encoding="utf-8", newline="") as stream:
-        return [json.loads(line) for line in stream]
+    return stat.st_size, stat.st_mtime_ns

@@ -15,6 +15,10 @@ from debertakit.padding import pack_input
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.features import TokenRow
 
+MOST_MASKS, MOST_TOKENS = 512, 16_384
+"""Limits of one text, because time and memory grow with their product: each candidate shows the whole text, and the
+logits of a mask are as wide as the vocabulary. ``long="whole"`` lifts the limit on tokens."""
+
 
 @dataclass(frozen=True)
 class Candidate:
@@ -33,6 +37,10 @@ class Filled(Result):
 
     def headline(self) -> str:
         return ";".join(mask[0].token for mask in self.masks)
+
+    def confidence(self) -> float:
+        """Of the least certain mask."""
+        return min(mask[0].probability for mask in self.masks)
 
 
 def fill_mask(text: str, model: Network, tokenizer: Tokenizer, top: int = FillOptions.top) -> list[list[Candidate]]:
@@ -69,9 +77,12 @@ class MaskFiller(Predictor[Filled]):
             TokenRow(i, [ids]) for i, ids in enumerate(self.tokenizer([item["text"] for item in items])["input_ids"])
         ]
         ours = isinstance(self.model, DebertaPreTrainedModel) and not self.model.config.position_biased_input
+        longest = max(self.max_length, MOST_TOKENS) if ours else self.max_length
         for row in rows:
-            if row.tokens > self.max_length and not ours and self.long != "whole":
-                raise ValueError(f"a text of {row.tokens} tokens; this model reads {self.max_length}")
+            if row.tokens > longest and self.long != "whole":
+                raise ValueError(f"a text of {row.tokens:,} tokens; fill reads {longest:,}")
+            if self.masks(row) > MOST_MASKS:
+                raise ValueError(f"a text with {self.masks(row):,} masks; fill takes {MOST_MASKS}")
         return rows
 
     def masks(self, row: TokenRow) -> int:
@@ -92,18 +103,24 @@ class MaskFiller(Predictor[Filled]):
         return [part.numpy() for part in both.split(masked.sum(1).tolist())]
 
     def decide(self, items: Sequence[Input], rows: Sequence[TokenRow], outputs: Sequence[np.ndarray]) -> list[Filled]:
-        return [Filled(self._masks(row.ids[0], output)) for row, output in zip(rows, outputs, strict=True)]
+        return [Filled(self._masks(item["text"], output)) for item, output in zip(items, outputs, strict=True)]
 
-    def _masks(self, ids: list[int], output: np.ndarray) -> list[list[Candidate]]:
-        places = [place for place, piece in enumerate(ids) if piece == self.tokenizer.mask_token_id]
-        frame = (self.tokenizer.cls_token_id, self.tokenizer.sep_token_id)
+    def _masks(self, text: str, output: np.ndarray) -> list[list[Candidate]]:
+        """Put each candidate into the user's own text, which decoded tokens would change."""
+        mask = self.tokenizer.mask_token
+        around = text.split(mask)
         filled = []
-        for place, pieces in zip(places, output, strict=True):
+        for number, pieces in enumerate(output, 1):
+            before, after = mask.join(around[:number]), mask.join(around[number:])
             candidates = []
             for piece, probability in pieces:
-                whole = [*ids[:place], int(piece), *ids[place + 1 :]]
-                shown = self.tokenizer.decode([x for x in whole if x not in frame], skip_special_tokens=False)
-                word = self.tokenizer.decode([int(piece)]).strip()
-                candidates.append(Candidate(word, int(piece), float(probability), shown.strip()))
+                word = self._word(int(piece))
+                candidates.append(Candidate(word, int(piece), float(probability), f"{before}{word}{after}"))
             filled.append(candidates)
         return filled
+
+    def _word(self, piece: int) -> str:
+        """A token as text, or its name in the vocabulary if it is not text, for example a single byte."""
+        name = self.tokenizer.convert_ids_to_tokens([piece])[0]
+        word = self.tokenizer.decode([piece]).strip().removeprefix("##")
+        return word if word and "\ufffd" not in word else name

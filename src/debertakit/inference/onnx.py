@@ -6,8 +6,9 @@
     config.json, tokenizer files
 
 int8 is ONNX Runtime's dynamic quantisation of the linear layers: weights per output channel, activations at run time.
-CPUs without VNNI add pairs of products in 16 bits, which 8-bit weights can overflow, so weights are always quantised
-to 7 bits (reduce_range).
+Word embeddings are stored in 8 bits with a scale per row, and the position tables Kr and Qr in fp16. CPUs without VNNI
+add pairs of products in 16 bits, which 8-bit weights can overflow, so weights are always quantised to 7 bits
+(reduce_range).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
 from debertakit.inference.onnx_graph import FLOAT, EncoderGraph, Graph
 from debertakit.inference.options import OLDEST_OPSET, ExportOptions
+from debertakit.installation import install
 from debertakit.loading import SavedModel, copy_settings, describe
 from debertakit.model import DebertaModel, DebertaPreTrainedModel
 from debertakit.protocols import Tokenizer
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 
 IR_VERSION = 10
 INT64 = 7  # ONNX element type
+LINEAR = ("query", "key", "value", "attention_output", "intermediate", "output")
+"""Linear layers of each encoder layer."""
 ONE_FILE = 2**31 - 2**20  # bytes: the limit of one protobuf message, with a margin
 
 logger = logging.getLogger(__name__)
@@ -56,7 +60,7 @@ def _masked_lm(model: heads.DebertaForMaskedLM, encoder: EncoderGraph, segments:
     graph, config, head = encoder.graph, model.config, model.lm_predictions.lm_head
     hidden = encoder.encode(segments, depth=encoder_depth(config))
     if config.emd_steps > 0:
-        hidden = encoder.decode(hidden)
+        hidden = encoder.decode(hidden, segments)
     hidden = graph.activation(graph.dense(hidden, "head.dense", head.dense), config.hidden_act)
     hidden = graph.norm(hidden, "head.norm", head.LayerNorm)
     words = graph.constant("embeddings.words", model.deberta.embeddings.word_embeddings.weight)
@@ -131,8 +135,10 @@ HEAD_GRAPHS: dict[type[DebertaPreTrainedModel], Callable[..., GraphOutputs]] = {
 
 
 @torch.no_grad()
-def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) -> onnx.ModelProto:
-    """Build the ONNX graph of a model, with its fp32 weights."""
+def onnx_model(
+    model: DebertaPreTrainedModel, opset: int = ExportOptions.opset, compact: bool = False
+) -> onnx.ModelProto:
+    """Build the ONNX graph of a model, with fp32 linear layers. ``compact``: smaller tables (``Graph``)."""
     from onnx import helper
 
     if type(model) not in HEAD_GRAPHS:
@@ -141,7 +147,7 @@ def onnx_model(model: DebertaPreTrainedModel, opset: int = ExportOptions.opset) 
     if model.dtype != torch.float32:
         raise ValueError(f"export needs fp32 weights, and these are {model.dtype}; convert them with model.float()")
     model.eval()
-    graph, backbone = Graph(), model.base_model
+    graph, backbone = Graph(compact), model.base_model
     many = isinstance(model, heads.DebertaForMultipleChoice)
     names = ["input_ids", "attention_mask"] + ["token_type_ids"] * (backbone.config.type_vocab_size > 0)
     values = names
@@ -175,10 +181,12 @@ def export_onnx(
     tokenizer: Tokenizer | None = None,
     int8: bool = ExportOptions.int8,
     opset: int = ExportOptions.opset,
+    keep: Collection[str] = (),
 ) -> Path:
     """Export a model, a checkpoint folder or a hub name to the folder ``out``. Returns the path of model.onnx.
 
-    The default tokenizer is the checkpoint's. Its task settings and pooling are copied.
+    ``keep``: names in LINEAR that stay in fp32 in an int8 export (``int8_within_tolerance`` chooses them). The default
+    tokenizer is the checkpoint's. Its task settings and pooling are copied.
     """
     _require()
     import onnx
@@ -203,12 +211,12 @@ def export_onnx(
         written.mkdir()
         full.mkdir()
         target = (full if int8 else written) / "model.onnx"
-        proto = onnx_model(network, opset)
+        proto = onnx_model(network, opset, compact=int8)
         big = sum(len(constant.raw_data) for constant in proto.graph.initializer) > ONE_FILE
         onnx.save(proto, target, save_as_external_data=big, location="model.onnx.data")
         del proto
         if int8:
-            quantise(target, written / "model.onnx", big)
+            quantise(target, written / "model.onnx", big, keep)
         config = type(network.config)(**{**network.config.to_dict(), "architectures": [type(network).__name__]})
         config.save_pretrained(written)
         if tokenizer is not None:
@@ -234,6 +242,7 @@ class OnnxModel:
         if not file.is_file():
             raise ValueError(f"no model.onnx in {folder}; create it with deberta export onnx MODEL --out {folder}")
         self.config = describe(folder).config
+        self.files = sorted(Path(folder).glob("model.onnx*"))  # with weights above 2 GB in model.onnx.data
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         self.session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
@@ -251,15 +260,23 @@ class OnnxModel:
         return ModelOutput(zip(self.outputs, map(torch.from_numpy, outputs), strict=True))
 
 
-def quantise(source: Path, target: Path, big: bool = False) -> None:
-    """Quantise the encoder's linear layers and the MLM output matrix to int8. Small heads stay in fp32."""
+def quantise(source: Path, target: Path, big: bool = False, keep: Collection[str] = ()) -> None:
+    """Quantise the encoder's linear layers, except ``keep``, and the MLM output matrix. Small heads stay in fp32."""
     import onnx
     from onnxruntime.quantization import quantize_dynamic
 
     nodes = onnx.load(source, load_external_data=False).graph.node
     # onnxruntime first replaces each Gemm by an Add and a MatMul with this name, and then matches names.
     large = ("layer.", "decoder.", "embeddings.words")
-    linear = [f"{node.name}_MatMul" for node in nodes if node.op_type == "Gemm" and node.input[1].startswith(large)]
+    kept = tuple(f".{name}.weight" for name in keep)
+    linear = [
+        f"{node.name}_MatMul"
+        for node in nodes
+        if node.op_type == "Gemm" and node.input[1].startswith(large) and not node.input[1].endswith(kept)
+    ]
+    if not linear:  # to quantize_dynamic, an empty list means all nodes
+        onnx.save(onnx.load(source), target, save_as_external_data=big, location="model.onnx.data")
+        return
     logging.disable(logging.WARNING)  # silences the advice to run shape inference, which this graph does not need
     try:
         quantize_dynamic(
@@ -280,7 +297,7 @@ def _require() -> None:
         import onnx  # noqa: F401
         import onnxruntime  # noqa: F401
     except ImportError as error:
-        raise ImportError(f"export to ONNX needs {error.name}: pip install 'debertakit[onnx]'") from None
+        raise ImportError(f"export to ONNX needs {error.name}: {install('onnx')}") from None
 
 
 def _tokenizer_of(saved: SavedModel) -> Tokenizer | None:

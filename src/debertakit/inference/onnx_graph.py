@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import FUSED_TERMS
 from debertakit.attention.projections import project
+from debertakit.decoding import decoder_passes
 from debertakit.model import DebertaConv, DebertaLayer, DebertaModel, DisentangledSelfAttention, relative_table
 
 if TYPE_CHECKING:
@@ -45,9 +46,13 @@ ACTIVATIONS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 class Graph:
-    """Operators and constants, in the order they were added. A value is identified by its name."""
+    """Operators and constants, in the order they were added. A value is identified by its name.
 
-    def __init__(self) -> None:
+    ``compact``: word embeddings are stored in 8 bits with a scale per row, position tables in fp16.
+    """
+
+    def __init__(self, compact: bool = False) -> None:
+        self.compact = compact
         self.nodes: list[onnx.NodeProto] = []
         self.constants: dict[str, onnx.TensorProto] = {}
 
@@ -65,6 +70,20 @@ class Graph:
             array = value.detach().float().cpu().numpy() if isinstance(value, Tensor) else value
             self.constants[name] = numpy_helper.from_array(np.array(array, order="C"), name)
         return name
+
+    def rows_of_table(self, name: str, table: Tensor, index: str) -> str:
+        """Look up rows, [index, width]."""
+        if not self.compact:
+            return self.op("Gather", self.constant(name, table), index)
+        scale = table.abs().amax(1, keepdim=True).clamp(min=1e-30) / 127
+        rows = self.constant(f"{name}_int8", (table / scale).round().to(torch.int8).cpu().numpy())
+        found = self.op("Cast", self.op("Gather", rows, index), to=FLOAT)
+        return self.op("Mul", found, self.op("Gather", self.constant(f"{name}_scale", scale), index))
+
+    def position_table(self, name: str, table: Tensor) -> str:
+        if not self.compact:
+            return self.constant(name, table)
+        return self.op("Cast", self.constant(f"{name}_fp16", table.half().cpu().numpy()), to=FLOAT)
 
     def integers(self, *values: int) -> str:
         """An int64 vector: a shape, an axis, a bound."""
@@ -152,7 +171,7 @@ class EncoderGraph:
         flat = graph.integers(-1)
 
         def look_up(name: str, table: nn.Embedding, index: str) -> str:
-            return graph.op("Gather", graph.constant(f"embeddings.{name}", table.weight), index)
+            return graph.rows_of_table(f"embeddings.{name}", table.weight, index)
 
         x = look_up("words", embeddings.word_embeddings, graph.op("Reshape", self.ids, flat))
         if embeddings.token_type_embeddings is not None:
@@ -204,7 +223,7 @@ class EncoderGraph:
         if "p2c" not in self.config.pos_att_type:
             return Memory(keys, values, None)
         table = self.table.project(layer.attention.self).pos_q * scale  # Qr
-        reached = self.in_reach(graph.constant(f"{name}.position_query", table.transpose(0, 1)), axis=1)
+        reached = self.in_reach(graph.position_table(f"{name}.position_query", table.transpose(0, 1)), axis=1)
         return Memory(keys, values, graph.op("MatMul", reached, keys))
 
     def projections(self, att: DisentangledSelfAttention) -> list[tuple[Tensor, Tensor]]:
@@ -224,7 +243,7 @@ class EncoderGraph:
         scores = op("MatMul", queries, memory.keys)
         if "c2p" in self.config.pos_att_type:
             table = self.table.project(layer.attention.self).pos_k.permute(1, 2, 0)  # Kr^T [heads, d, rows]
-            by_row = op("MatMul", queries, self.in_reach(graph.constant(f"{name}.position_key", table), axis=2))
+            by_row = op("MatMul", queries, self.in_reach(graph.position_table(f"{name}.position_key", table), axis=2))
             scores = op("Add", scores, op("GatherElements", by_row, index, axis=3))
         if memory.positions is not None:
             scores = op("Add", scores, op("GatherElements", memory.positions, index, axis=2))
@@ -239,19 +258,28 @@ class EncoderGraph:
         y = op("Add", x, graph.dense(wide, f"{name}.output", layer.output.dense))
         return graph.norm(y, f"{name}.norm", layer.output.LayerNorm)
 
-    def decode(self, below: str) -> str:
+    def decode(self, below: str, segments: str | None) -> str:
         """Run the Enhanced Mask Decoder on all rows (decoding.py). ``below``: output of the second-to-last layer."""
+        x, index = self.add_information(below, segments), self.index(self.columns)
+        for number, (layer, times) in enumerate(decoder_passes(self.model)):
+            name = f"decoder.{number}"
+            memory = self.memory(name, layer, below)
+            for _ in range(times):
+                x = self.layer(name, layer, x, memory, index)
+        return x
+
+    def add_information(self, below: str, segments: str | None) -> str:
+        """Return the mask decoder's first queries."""
         graph, embeddings = self.graph, self.model.embeddings
+        if self.config.emd_information == "embeddings":
+            return graph.op("Add", below, self.embed(segments))
+        if self.config.emd_information == "none":
+            return below
         assert embeddings.position_embeddings is not None
         count = embeddings.position_embeddings.num_embeddings
         absolute = graph.constant("absolute positions", embeddings.absolute(torch.arange(count)))
         columns = graph.op("Min", self.columns, graph.number(count - 1))
-        x = self.add_columns(below, graph.op("Gather", absolute, columns))
-        layer, name, index = self.model.encoder.layer[-1], "decoder", self.index(self.columns)
-        memory = self.memory(name, layer, below)
-        for _ in range(self.config.emd_steps):
-            x = self.layer(name, layer, x, memory, index)
-        return x
+        return self.add_columns(below, graph.op("Gather", absolute, columns))
 
     def convolve(self, conv: DebertaConv, embedded: str, x: str) -> str:
         """LayerNorm(x + act(conv(embedded))), with the convolution's input zeroed at padding."""

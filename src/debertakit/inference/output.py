@@ -2,19 +2,21 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from debertakit import files
 from debertakit.inference.predictor import LOOK_AHEAD
+from debertakit.installation import install
 
 if TYPE_CHECKING:
     import pyarrow
 
 OUTPUTS = (".jsonl", ".csv", ".tsv", ".parquet")
-ADDED = ("prediction", "details", "error")
+ADDED = ("prediction", "score", "details", "error")
+"""Columns that are added to a row. An input that has a column ``score`` of its own keeps it, and gets no other."""
 Row = dict[str, object]
 
 
@@ -22,6 +24,8 @@ class RowPrediction(TypedDict):
     """The columns that are added to a row."""
 
     prediction: str | float | None
+    score: float | None
+    """Confidence of the prediction, 0 to 1 (``Result.confidence``)."""
     details: Row | None
     error: str | None
 
@@ -30,30 +34,50 @@ Blocks = Callable[[], Iterator[tuple[list[Row], list[RowPrediction]]]]
 """Reads the rows and their predictions from the start, block by block."""
 
 
-def write_output(target: Path, source: Path, names: list[str], blocks: Blocks, numeric: bool) -> None:
-    """Write ``target``, which appears only when it is complete. ``numeric``: predictions are numbers."""
-    suffix = target.suffix.lower()
-    with files.replacing(target) as temporary:
-        if suffix == ".jsonl":
-            with temporary.open("w", encoding="utf-8", newline="") as stream:
-                stream.writelines(to_json(row) + "\n" for row in _merged(blocks))
-        elif suffix != ".parquet":
-            _write_table(temporary, "," if suffix == ".csv" else "\t", names, blocks)
-        elif source.suffix.lower() == ".parquet":
-            _parquet_from_parquet(temporary, source, blocks, numeric)
-        else:
-            _parquet_from_rows(temporary, names, blocks, numeric)
+def write_output(file: Path, suffix: str, source: Path, names: list[str], blocks: Blocks, numeric: bool) -> None:
+    """Write ``file`` in the format of ``suffix``. ``numeric``: predictions are numbers."""
+    if suffix == ".jsonl":
+        with file.open("w", encoding="utf-8", newline="") as stream:
+            stream.writelines(to_json(row) + "\n" for row in _merged(blocks))
+    elif suffix != ".parquet":
+        _write_table(file, "," if suffix == ".csv" else "\t", names, blocks)
+    elif source.suffix.lower() == ".parquet":
+        _parquet_from_parquet(file, source, blocks, numeric)
+    else:
+        _parquet_from_rows(file, names, blocks, numeric)
+
+
+def count_rows(file: Path, suffix: str) -> int:
+    """Number of rows in a file that ``write_output`` wrote."""
+    if suffix == ".parquet":
+        from pyarrow.parquet import read_metadata
+
+        return read_metadata(file).num_rows
+    if suffix == ".jsonl":
+        with file.open("rb") as stream:
+            return sum(block.count(b"\n") for block in iter(partial(stream.read, 1 << 20), b""))
+    before = csv.field_size_limit(2**31 - 1)
+    try:
+        with file.open(encoding="utf-8", newline="") as table:
+            return sum(1 for _ in csv.reader(table, delimiter="," if suffix == ".csv" else "\t")) - 1
+    finally:
+        csv.field_size_limit(before)
+
+
+def added(names: Collection[str]) -> tuple[str, ...]:
+    """Columns that the output adds to an input with the columns ``names``."""
+    return tuple(name for name in ADDED if name != "score" or name not in names)
 
 
 def _merged(blocks: Blocks) -> Iterator[Row]:
     for rows, predictions in blocks():
         for row, prediction in zip(rows, predictions, strict=True):
-            yield {**row, **prediction}
+            yield {**row, **{name: value for name, value in prediction.items() if name in added(row)}}
 
 
 def _write_table(file: Path, delimiter: str, names: list[str], blocks: Blocks) -> None:
     with file.open("w", encoding="utf-8", newline="") as stream:
-        writer = csv.DictWriter(stream, [*names, *ADDED], delimiter=delimiter)
+        writer = csv.DictWriter(stream, [*names, *added(names)], delimiter=delimiter)
         writer.writeheader()
         for row in _merged(blocks):
             writer.writerow({name: _cell(value) for name, value in row.items()})
@@ -74,17 +98,18 @@ def require_pyarrow(file: Path) -> None:
     try:
         import pyarrow  # noqa: F401
     except ImportError:
-        raise ValueError(f"{file}: writing Parquet needs pyarrow: pip install 'debertakit[parquet]'") from None
+        raise ValueError(f"{file}: writing Parquet needs pyarrow: {install('parquet')}") from None
 
 
 def append_predictions(table: "pyarrow.Table", predictions: Sequence[RowPrediction], numeric: bool) -> "pyarrow.Table":
-    """Append the three output columns, with the same types in every block. Input columns keep their types."""
+    """Append the output columns, with the same types in every block. Input columns keep their types."""
     import pyarrow
 
     rows: list[Row] = [{**prediction} for prediction in predictions]
-    for name in ADDED:
-        kind = pyarrow.float64() if numeric and name == "prediction" else pyarrow.string()
-        table = table.append_column(name, pyarrow.array([_cell(row[name]) for row in rows], kind))
+    for name in added(table.column_names):
+        number = name == "score" or (numeric and name == "prediction")
+        values = [_cell(row.get(name)) for row in rows]
+        table = table.append_column(name, pyarrow.array(values, pyarrow.float64() if number else pyarrow.string()))
     return table
 
 

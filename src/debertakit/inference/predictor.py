@@ -25,6 +25,7 @@ from transformers import PreTrainedConfig
 from transformers.utils import ModelOutput
 
 from debertakit.data.examples import Example, Kind, TextExample
+from debertakit.data.tables import decodable
 from debertakit.loading import SavedModel, longest_input
 from debertakit.protocols import Tokenizer
 from debertakit.tasks.batches import Collator, batches_of
@@ -73,6 +74,7 @@ class InputField:
                 raise ValueError(f"{self.name} must be text, not {type(value).__name__}")
             if self.required and not value.strip():
                 raise ValueError(f"{self.name} is empty")
+            _check_unicode(self.name, value)
             return
         if not isinstance(value, (list, tuple)):
             raise ValueError(f"{self.name} must be a list of texts, not {type(value).__name__}")
@@ -80,6 +82,13 @@ class InputField:
             raise ValueError(f"{self.name} must be a list of at least {self.at_least} texts")
         if self.holds == "choices" and not all(text.strip() for text in value):
             raise ValueError(f"{self.name} has an empty text")
+        for text in value:
+            _check_unicode(self.name, text)
+
+
+def _check_unicode(name: str, text: str) -> None:
+    if not decodable(text):
+        raise ValueError(f"{name} is not valid Unicode: it has a lone surrogate, or bytes that are not UTF-8")
 
 
 Input = Mapping[str, Any]
@@ -93,6 +102,10 @@ class Result(ABC):
     @abstractmethod
     def headline(self) -> str | float:
         """The short answer: what the command line prints and the column ``prediction`` holds."""
+
+    def confidence(self) -> float | None:
+        """The model's probability for its short answer, 0 to 1. None if the task has none."""
+        return None
 
 
 R = TypeVar("R", bound=Result, covariant=True)
@@ -121,6 +134,8 @@ class Predictor(ABC, Generic[R]):
         """``max_length``: tokens; None: the longest input that the model takes. ``long``: how to read longer texts
         (tasks/features.py). ``budget``: tokens per batch."""
         kind, labels = self.outputs_of(model.config)
+        if tokenizer.pad_token_id is None:
+            raise ValueError("this tokenizer has no padding token")
         longest, absolute = longest_input(model, tokenizer)
         if long == "whole" and absolute:
             raise ValueError(

@@ -15,11 +15,12 @@ import pyarrow
 from pyarrow import dataset
 
 from debertakit.data.tables import TableRow
-from debertakit.files import replacing
+from debertakit.files import replacing, require_new, temporary_path
 from debertakit.inference.files import Counts, check_columns, predict_rows
 from debertakit.inference.output import append_predictions
 from debertakit.inference.predictor import LOOK_AHEAD, Predictor, Result
 from debertakit.inference.tasks import load
+from debertakit.installation import install
 
 
 class Stage:
@@ -74,24 +75,36 @@ def predict_with_ray(
             **each,
         )
     )
+    rows = dataset.dataset(source, format="parquet").count_rows()
     with replacing(out) as temporary:
-        predictions.write_parquet(str(temporary), mode=ray.data.SaveMode.OVERWRITE)
-    written = dataset.dataset(out)
+        predictions.write_parquet(str(temporary), mode=ray.data.SaveMode.ERROR)
+        check_count(temporary, rows)
+    written = dataset.dataset(out, format="parquet")
     return Counts(written.count_rows(), written.count_rows(filter=dataset.field("error").is_valid()))
+
+
+def check_count(folder: Path, rows: int) -> None:
+    """Raise if the Parquet files of ``folder`` do not have ``rows`` rows together."""
+    found = dataset.dataset(folder, format="parquet").count_rows()
+    if found != rows:
+        raise ValueError(f"{folder} has {found} rows instead of {rows}; remove it and run the command again")
 
 
 def _ray() -> ModuleType:
     try:
         import ray.data
     except ImportError:
-        raise ValueError("--engine ray needs Ray: pip install 'debertakit[ray]'") from None
+        raise ValueError(f"--engine ray needs Ray: {install('ray')}") from None
     return ray
 
 
 def _check(predictor: Predictor[Result], source: Path, out: Path, columns: dict[str, str]) -> None:
     """Validate the arguments before the cluster starts."""
-    if out.exists():
-        raise ValueError(f"{out} already exists; choose another name or remove it")
+    require_new(out)
+    if temporary_path(out).exists():
+        raise ValueError(
+            f"{temporary_path(out)} already exists: another run is writing it, or was interrupted; remove it first"
+        )
     if out.suffix not in (".parquet", ""):
         raise ValueError(
             f"{out}: --engine ray writes a folder of Parquet files; name it {out.stem} or {out.stem}.parquet"

@@ -1,6 +1,5 @@
-"""Predictor for named entities."""
+"""Predictor for named entities and other tags of words."""
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -13,10 +12,7 @@ from debertakit.inference.predictor import Input, InputField, Predictor, Result
 from debertakit.loading import labels_of
 from debertakit.tasks.decisions import decide
 from debertakit.tasks.features import TokenRow
-from debertakit.text.characters import HAN
-
-WORD = re.compile(rf"[{HAN}]|[^\W{HAN}]+|[^\w\s]")
-"""A word for tagging: one Chinese character, a run of letters, digits and underscores, or one other symbol."""
+from debertakit.tasks.tagging import marks_entities, merge_tags, split_words
 
 
 @dataclass(frozen=True)
@@ -36,9 +32,17 @@ class Entities(Result):
     def headline(self) -> str:
         return ";".join(f"{entity.type}:{entity.text}" for entity in self.entities)
 
+    def confidence(self) -> float | None:
+        """Of the least certain entity."""
+        return min((entity.score for entity in self.entities), default=None)
+
 
 class EntityTagger(Predictor[Entities]):
-    """Find named entities and their character offsets. Words are split by WORD; Chinese is split by character.
+    """Find named entities and their character offsets, or tag every word. Chinese is split by character
+    (tasks/tagging.py).
+
+    If the model's labels mark no entities (parts of speech), the result has an entry for each word, with its tag as
+    ``type``.
 
     An input may hold ``words`` instead of ``text``. They are tagged as they are, and offsets count in the words joined
     by spaces.
@@ -50,6 +54,11 @@ class EntityTagger(Predictor[Entities]):
         InputField("text", example="Ada Lovelace was born in London."),
         InputField("words", required=False, holds="words", instead_of="text"),
     )
+
+    @property
+    def merges(self) -> bool:
+        """Whether neighbouring words with the same tag are one entity."""
+        return marks_entities(self.encoder.labels)
 
     @staticmethod
     def outputs_of(config: PreTrainedConfig) -> tuple[Kind, tuple[str, ...]]:
@@ -73,33 +82,34 @@ class EntityTagger(Predictor[Entities]):
         results = []
         for item, prediction in zip(items, predictions, strict=True):
             places = [place for _, place in _words(item)]
-            results.append(Entities(entities(item["text"], places, prediction.value, prediction.probabilities)))
+            found = entities(item["text"], places, prediction.value, prediction.probabilities, self.merges)
+            results.append(Entities(found))
         return results
 
 
 def _words(item: Input) -> list[tuple[str, tuple[int, int]]]:
     """Words to tag and their character offsets."""
     if item.get("words") is None:
-        return [(match.group(), match.span()) for match in WORD.finditer(item["text"])]
+        return split_words(item["text"])
     starts = accumulate((len(word) + 1 for word in item["words"]), initial=0)
     return [(word, (start, start + len(word))) for word, start in zip(item["words"], starts, strict=False)]
 
 
 def entities(
-    text: str, places: list[tuple[int, int]], tags: Sequence[str], probabilities: Sequence[float]
+    text: str,
+    places: list[tuple[int, int]],
+    tags: Sequence[str],
+    probabilities: Sequence[float],
+    merge: bool = True,
 ) -> list[Entity]:
-    """Merge tagged words B-X I-X ... into entities. The score of an entity is the mean over its words.
+    """Merge tagged words into entities (tasks/tagging.py). The score of an entity is the mean over its words.
 
-    An I-X without a preceding X starts a new entity. Tags without a prefix (X X ...) are merged like I-X.
+    Without ``merge``, every word keeps its own tag.
     """
-    found: list[tuple[str, int, int, list[float]]] = []
-    before = "O"
-    for (start, end), tag, probability in zip(places, tags, probabilities, strict=False):
-        kind = tag[2:] if tag[1:2] == "-" else tag
-        if tag != "O":
-            if tag.startswith("B-") or before != kind:
-                found.append((kind, start, end, [probability]))
-            else:
-                found[-1] = (kind, found[-1][1], end, [*found[-1][3], probability])
-        before = kind
-    return [Entity(kind, text[a:b], a, b, float(np.mean(scores))) for kind, a, b, scores in found]
+    tags = tags[: len(places)]
+    spans = merge_tags(tags) if merge else [(tag, word, word + 1) for word, tag in enumerate(tags)]
+    found = []
+    for kind, first, end in spans:
+        start, stop = places[first][0], places[end - 1][1]
+        found.append(Entity(kind, text[start:stop], start, stop, float(np.mean(probabilities[first:end]))))
+    return found

@@ -9,8 +9,11 @@ import difflib
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from debertakit.attention.projections import freeze_positions
 from debertakit.inference.answer import QuestionAnswerer
+from debertakit.inference.certificates import certified
 from debertakit.inference.choose import OptionChooser
 from debertakit.inference.classify import PairScorer, TextClassifier, ZeroShotClassifier
 from debertakit.inference.embed import Embedder
@@ -19,7 +22,8 @@ from debertakit.inference.options import Backend, LoadOptions
 from debertakit.inference.predictor import Network, Predictor, Result
 from debertakit.inference.tag import EntityTagger
 from debertakit.loading import SavedModel, describe
-from debertakit.precision import best_device
+from debertakit.precision import Resolved, best_device
+from debertakit.protocols import Precision
 
 PREDICTORS: dict[str, type[Predictor[Result]]] = {
     predictor.task: predictor
@@ -38,13 +42,19 @@ PREDICTORS: dict[str, type[Predictor[Result]]] = {
 
 
 def load(
-    model: str | Path, task: str | None = None, *, backend: Backend = LoadOptions.backend, **options: Any
+    model: str | Path,
+    task: str | None = None,
+    *,
+    backend: Backend = LoadOptions.backend,
+    precision: Precision = LoadOptions.precision,
+    **options: Any,
 ) -> Predictor[Any]:
     """Load a predictor from a folder or hub name. ``task``: a name in PREDICTORS; default: the task of the head.
 
-    The folder's own settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.
+    ``precision``: fp32, bf16, or auto (bf16 if ``deberta certify`` has certified it for this model). The folder's own
+    settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.
     """
-    LoadOptions(backend)  # raises if there is no such backend
+    LoadOptions(backend, precision)  # raises if there is no such backend or precision
     saved = describe(model)
     if task is None:
         cls = next((cls for cls in PREDICTORS.values() if cls.head == saved.head), Embedder)
@@ -60,12 +70,12 @@ def load(
         )
     given = {name: value for name, value in options.items() if value is not None}
     complete = cls.options_from(saved, given)
-    return cls(_network(saved, cls.head, backend), saved.tokenizer(), **complete)
+    return cls(_network(saved, cls.head, backend, certified(saved, precision)), saved.tokenizer(), **complete)
 
 
-def _network(saved: SavedModel, head: str, backend: Backend) -> Network:
+def _network(saved: SavedModel, head: str, backend: Backend, precision: Resolved) -> Network:
     if backend == "torch":
-        network = saved.network(head).to(best_device())
+        network = saved.network(head).to(best_device(), torch.bfloat16 if precision == "bf16" else torch.float32)
         freeze_positions(network)  # nobody else can change this model
         return network
     from debertakit.inference.onnx import OnnxModel

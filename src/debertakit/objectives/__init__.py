@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from debertakit.objectives.base import Backbone, Objective
+    from debertakit.objectives.teacher import Teacher
 
-__all__ = ["Objectives", "Rtd", "build", "classes"]
+__all__ = ["DISTILLATION", "Objectives", "Rtd", "build", "classes"]
 
+DISTILLATION = ("relations", "hidden", "vectors")
+"""Objectives that need a teacher."""
+ScoredRounds = Literal["all", "last"]
 Sharing = Literal["gdes", "es", "nes"]
 Steps = Literal["decoupled", "joint"]
 
@@ -23,6 +27,8 @@ class Objectives:
     """Masked language modelling, with the Enhanced Mask Decoder if model.emd_steps > 0."""
     arlm: float = 0.0
     """Autoregressive language modelling with a triangular mask; together with mlm: DeBERTa-MT."""
+    prefix: float = 0.0
+    """Prefix language modelling: a bidirectional prefix, then autoregressive; with mlm and arlm: UniLM."""
     nsp: float = 0.0
     """Next-sentence prediction on pairs (BERT)."""
     sop: float = 0.0
@@ -38,6 +44,16 @@ class Objectives:
     refinement: float = 0.0
     """Masked language modelling in several rounds; replaces mlm."""
     refinement_rounds: int = 2
+    refinement_replaced: float = 1.0
+    """Share of the masked tokens that each round replaces by its predictions, the most certain ones."""
+    refinement_scored: ScoredRounds = "all"
+    """Rounds whose loss is used: all or last."""
+    relations: float = 0.0
+    """Distillation: query, key and value relations of a teacher with the same vocabulary (MiniLMv2)."""
+    hidden: float = 0.0
+    """Distillation: hidden states of a teacher with the same vocabulary."""
+    vectors: float = 0.0
+    """Distillation: sentence vectors of a teacher with any tokenizer."""
 
     def __post_init__(self) -> None:
         weights = self.weights
@@ -49,10 +65,14 @@ class Objectives:
             raise ValueError("a pair has one label: set objectives.nsp=0 or objectives.sop=0")
         if self.refinement_rounds < 1:
             raise ValueError(f"objectives.refinement_rounds={self.refinement_rounds}: must be >= 1")
+        if not 0 < self.refinement_replaced <= 1:
+            raise ValueError(f"objectives.refinement_replaced={self.refinement_replaced}: must be > 0 and <= 1")
+        if self.refinement_scored not in get_args(ScoredRounds):
+            raise ValueError(f"objectives.refinement_scored={self.refinement_scored!r}: choose all or last")
 
     @property
     def weights(self) -> dict[str, float]:
-        names = [field.name for field in fields(self) if field.name != "refinement_rounds"]
+        names = [field.name for field in fields(self) if not field.name.startswith("refinement_")]
         return {name: getattr(self, name) for name in names if getattr(self, name) != 0}
 
 
@@ -90,11 +110,13 @@ class Rtd:
 def classes() -> "dict[str, type[Objective]]":
     """The class of each weight in ``Objectives``. Imported on call: recipes need the weights only."""
     from debertakit.objectives.arlm import AutoregressiveLanguageModelling
+    from debertakit.objectives.distillation import HiddenDistillation, RelationDistillation, VectorDistillation
     from debertakit.objectives.infilling import Infilling
     from debertakit.objectives.mlm import MaskedLanguageModelling
     from debertakit.objectives.nsp import NextSentencePrediction
     from debertakit.objectives.plm import PermutationLanguageModelling
     from debertakit.objectives.position import PositionPrediction
+    from debertakit.objectives.prefix import PrefixLanguageModelling
     from debertakit.objectives.refinement import MaskRefinement
     from debertakit.objectives.sbo import SpanBoundary
     from debertakit.objectives.sop import SentenceOrderPrediction
@@ -102,6 +124,7 @@ def classes() -> "dict[str, type[Objective]]":
     return {
         "mlm": MaskedLanguageModelling,
         "arlm": AutoregressiveLanguageModelling,
+        "prefix": PrefixLanguageModelling,
         "nsp": NextSentencePrediction,
         "sop": SentenceOrderPrediction,
         "sbo": SpanBoundary,
@@ -109,11 +132,16 @@ def classes() -> "dict[str, type[Objective]]":
         "infilling": Infilling,
         "position": PositionPrediction,
         "refinement": MaskRefinement,
+        "relations": RelationDistillation,
+        "hidden": HiddenDistillation,
+        "vectors": VectorDistillation,
     }
 
 
-def build(objectives: Objectives, backbone: "Backbone") -> "dict[str, Objective]":
+def build(objectives: Objectives, backbone: "Backbone", teacher: "Teacher | None" = None) -> "dict[str, Objective]":
     """Create the objectives with non-zero weight."""
-    options = {"refinement": {"rounds": objectives.refinement_rounds}}
+    refinement = {"rounds": objectives.refinement_rounds, "replaced": objectives.refinement_replaced}
+    options: dict[str, dict[str, object]] = {"refinement": {**refinement, "scored": objectives.refinement_scored}}
+    options |= {name: {"teacher": teacher} for name in DISTILLATION}
     available = classes()
     return {name: available[name](backbone, **options.get(name, {})) for name in objectives.weights}

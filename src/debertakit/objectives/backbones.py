@@ -18,6 +18,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from debertakit.decoding import read_rows
 from debertakit.generation.seq2seq import Source
 from debertakit.objectives.base import AttentionMode, Backbone, View
+from debertakit.objectives.two_streams import two_streams
 from debertakit.protocols import Tokenizer
 
 Head = Callable[[PreTrainedModel, Tensor], Tensor]
@@ -28,6 +29,10 @@ ModelFields = dict[str, object]
 
 def _count_positions(config: PreTrainedConfig) -> int | None:
     return config.max_position_embeddings
+
+
+def _output_bias(model: PreTrainedModel) -> Tensor | None:
+    return model.get_output_embeddings().bias
 
 
 def count_segments(config: PreTrainedConfig) -> int:
@@ -46,6 +51,8 @@ class Family:
     """The language model: masked, permuted, causal or encoder-decoder."""
     word_head: Head
     backbone: "Callable[[PreTrainedModel, Family], Backbone]"
+    output_bias: Callable[[PreTrainedModel], Tensor | None] = _output_bias
+    """The bias of the word head. None: the head has no bias."""
     attention: tuple[AttentionMode, ...] = ("bidirectional",)
     examples: Mapping[str, str] = field(default_factory=dict)
     """How to use a trained model, one line for each pipeline tag of the hub."""
@@ -157,14 +164,17 @@ class DebertaBackbone(StockBackbone):
         return self.config.causal_emd
 
     def train_mask_decoder(self, used: bool) -> None:
-        positions = self.model.deberta.embeddings.position_embeddings
-        if positions is not None and not self.config.position_biased_input:
-            positions.requires_grad_(used)
+        self.model.deberta.train_mask_decoder(used)
 
     def hidden_rows(
         self, view: View, decoded: Tensor | None, plain: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        return read_rows(self.model.deberta, view.packed(), decoded=decoded, plain=plain)
+        if view.order is None:
+            return read_rows(self.model.deberta, view.packed(), decoded=decoded, plain=plain)
+        assert plain is not None
+        packed, queries = two_streams(view, plain)
+        ascending, back = queries.sort()
+        return None, self.model.deberta.encode(packed, rows=ascending).last[back.argsort()]
 
     def detection_logits(self, view: View) -> Tensor:
         return self.model.predict(view.packed())

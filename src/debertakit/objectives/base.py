@@ -29,7 +29,7 @@ from debertakit.text.masking import Masked, Masking, apply
 from debertakit.text.packing import PackedBatch
 from debertakit.text.shards import Shards
 
-AttentionMode = Literal["bidirectional", "causal", "permuted", "encoder-decoder"]
+AttentionMode = Literal["bidirectional", "causal", "prefix", "permuted", "encoder-decoder"]
 """What a model must be able to do to read a view."""
 
 
@@ -40,6 +40,8 @@ class Context:
     shards: Shards
     masking: Masking
     seed: int
+    information: NDArray[np.float64] | None = None
+    """[vocabulary]: relative information of each token, for ``masking.density``."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,8 @@ class View:
     lengths: Tensor
     """int32 [n]"""
     causal: bool = False
+    prefix: Tensor | None = None
+    """int32 [n], causal views only: this many leading tokens of each sequence are visible to all of its tokens."""
     segments: Tensor | None = None
     """[T]: 0 and 1 for the two texts of a pair; used if the model has segment embeddings."""
     masked: Masked | None = None
@@ -65,20 +69,21 @@ class View:
     def packed(self) -> PackedInput:
         layout = Layout.from_lengths(self.lengths)
         if self.causal:
-            layout = layout.causal()
+            layout = layout.prefix(self.prefix)
         return PackedInput(self.ids, layout, layout.q_positions, self.segments, None, (1, self.ids.shape[0]))
 
     def to(self, device: torch.device) -> "View":
-        segments = None if self.segments is None else self.segments.to(device)
-        order = None if self.order is None else self.order.to(device)
-        written = None if self.written is None else self.written.to(device)
-        ids, lengths = self.ids.to(device), self.lengths.to(device)
-        return replace(self, ids=ids, lengths=lengths, segments=segments, order=order, written=written)
+        names = ("ids", "lengths", "prefix", "segments", "order", "written")
+        return replace(self, **{name: x.to(device) for name in names if (x := getattr(self, name)) is not None})
 
     @property
     def starts(self) -> Tensor:
         """[n]: row of the [CLS] of each sequence."""
         return (self.lengths.cumsum(0) - self.lengths).long()
+
+    def sequence_of(self, rows: Tensor) -> Tensor:
+        """The sequence of each row."""
+        return torch.searchsorted(self.lengths.cumsum(0), rows, right=True)
 
 
 class Targets(NamedTuple):
@@ -162,6 +167,8 @@ class Objective(nn.Module):
     """Whether a sequence must come from a single document (no ``data.mode=blocks``)."""
     uses_pair_head: bool = False
     """Whether the loss uses the model's own head for pairs of texts, if the family has a class with such a head."""
+    trains_all_parameters: bool = True
+    """Whether every parameter of the model gets a gradient from this objective alone."""
     pipeline_tag: str = "fill-mask"
     """The hub's name for what a model trained on this objective does."""
 
@@ -193,7 +200,14 @@ class Objective(nn.Module):
 
 
 def masked_view(batch: PackedBatch, context: Context, progress: float) -> View:
-    masked = apply(batch, context.masking, context.shards.vocabulary, seed=context.seed, progress=progress)
+    masked = apply(
+        batch,
+        context.masking,
+        context.shards.vocabulary,
+        seed=context.seed,
+        progress=progress,
+        information=context.information,
+    )
     ids, lengths = torch.from_numpy(masked.input_ids), torch.from_numpy(masked.lengths)
     return View(ids, lengths, masked=masked, text_tokens=len(batch.input_ids))
 

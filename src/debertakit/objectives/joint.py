@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from debertakit.objectives import Objectives, build
 from debertakit.objectives.base import Backbone, Context, Objective, Targets, View
+from debertakit.objectives.teacher import Teacher
 from debertakit.objectives.training_module import TrainingModule
 from debertakit.text.packing import PackedBatch
 from debertakit.text.shards import Shards
@@ -33,12 +34,12 @@ class JointPart:
 
 
 class JointObjectives(TrainingModule[JointPart]):
-    def __init__(self, backbone: Backbone, objectives: Objectives):
+    def __init__(self, backbone: Backbone, objectives: Objectives, teacher: Teacher | None = None):
         super().__init__()
         self.model = backbone.model
         self.backbone = backbone
         self.weights = objectives.weights
-        built = build(objectives, backbone)
+        built = build(objectives, backbone, teacher)
         self.objectives = nn.ModuleDict(built)
         for name, objective in built.items():
             if objective.attention not in backbone.attention:
@@ -54,6 +55,11 @@ class JointObjectives(TrainingModule[JointPart]):
         """Objectives by view."""
         for view in sorted({objective.view for objective in built.values()}):
             self.sharing[view] = {name: objective for name, objective in built.items() if objective.view == view}
+
+    @property
+    def trains_all_parameters(self) -> bool:
+        """Distillation alone does not train the language-model head."""
+        return any(objective.trains_all_parameters for each in self.sharing.values() for objective in each.values())
 
     def check_corpus(self, shards: Shards, half: str, max_length: int) -> None:
         for sharing in self.sharing.values():

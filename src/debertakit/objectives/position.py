@@ -7,7 +7,6 @@ layer: the encoder knows only distances and must infer the position from them. T
 position in its query and could simply copy it.
 """
 
-import torch
 from torch import Tensor, nn
 
 from debertakit.objectives.base import Backbone, Objective, Outcome, Targets, View, masked_targets
@@ -27,12 +26,8 @@ class PositionPrediction(Objective):
 
     def targets(self, view: View) -> Targets:
         rows = masked_targets(view).rows
-        positions = rows - view.starts[_sequence_of(rows, view)]
+        positions = rows - view.starts[view.sequence_of(rows)]
         return Targets(rows, positions.clamp(max=self.classifier.out_features - 1))
 
     def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:
         return self.outcome(self.classifier(hidden), targets.labels)
-
-
-def _sequence_of(rows: Tensor, view: View) -> Tensor:
-    return torch.searchsorted(view.lengths.cumsum(0), rows, right=True)

@@ -7,6 +7,7 @@ import numpy as np
 
 PAIRS = 1
 PERMUTATION = 2
+PREFIX = 3
 REPLACEMENT = 2
 """The same number as PERMUTATION: changing it would change the results of earlier runs. No run uses both."""
 

@@ -7,7 +7,8 @@ For token i of a masked span s .. e, with x the rows of the last layer and p an 
     loss = - sum over i of  log softmax(E y_i + b)[token_i]
 
 E is the word table. Adjacent spans are merged, so x_{s-1} and x_{e+1} are never masked; [CLS] and [SEP] bound the spans
-at the ends of a sequence. As in the released code, positions from LONGEST on are not predicted.
+at the ends of a sequence. As in the released code, positions from LONGEST on are not predicted. i - s counts tokens of
+the original text, so a span that became a single [MASK] is predicted in the same way.
 """
 
 import numpy as np
@@ -23,7 +24,6 @@ PLACE_SIZE = 200
 
 class SpanBoundary(Objective):
     decodes = False
-    needs_row_per_token = True
 
     def __init__(self, backbone: Backbone):
         super().__init__(backbone)
@@ -43,13 +43,14 @@ class SpanBoundary(Objective):
     def targets(self, view: View) -> Targets:
         assert view.masked is not None
         masked = view.masked.positions
-        opens = np.diff(masked, prepend=-2) != 1
-        closes = np.diff(masked, append=len(view.ids) + 1) != 1
+        opens = np.diff(masked, prepend=-2) > 1  # 0: another token of the same [MASK]
+        closes = np.diff(masked, append=len(view.ids) + 1) > 1
         span = np.cumsum(opens) - 1
         first, last = masked[opens][span], masked[closes][span]
-        predicted = masked - first < LONGEST
+        within = np.arange(len(masked)) - np.flatnonzero(opens)[span]
+        predicted = within < LONGEST
         rows = np.concatenate([first[predicted] - 1, last[predicted] + 1])
-        labels, positions = view.masked.targets[predicted], (masked - first)[predicted]
+        labels, positions = view.masked.targets[predicted], within[predicted]
         return Targets(as_tensor(rows), as_tensor(labels), as_tensor(positions))
 
     def loss(self, backbone: Backbone, hidden: Tensor, targets: Targets, view: View) -> Outcome:

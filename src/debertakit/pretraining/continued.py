@@ -1,13 +1,14 @@
 """Continued pretraining: start a run from a checkpoint's config, weights and tokenizer.
 
-The recipe sets objectives, optimiser and data. v1 and v2 continue with MLM, using the checkpoint's mask decoder and
-head. v3 continues with replaced-token detection; its generator is searched in this order:
+The recipe sets objectives, optimiser and data; the checkpoint decides the family of the model. DeBERTa v1 and v2, BERT,
+RoBERTa and ALBERT continue with the recipe's language-model objectives. v3 and ELECTRA continue with replaced-token
+detection; the generator is searched in this order:
 
     --init-generator                    a folder, a file or a hub name
     MODEL/generator/                    as our runs write it
     MODEL/pytorch_model.generator.bin   as Microsoft publishes it (not for v3-base)
 
-If there is no generator, one is initialised from the discriminator's checkpoint: embeddings, relative table, lower
+If a v3 has no generator, one is initialised from the discriminator's checkpoint: embeddings, relative table, lower
 layers, absolute positions and language-model head. It predicts nothing useful at first, so it is trained alone for
 ``rtd.warmup_steps`` before the discriminator trains on its samples.
 """
@@ -17,11 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from debertakit.checkpoints import State, complete_config, merge_gdes, read_state, rename, to_ours, weights_file
-from debertakit.config import DebertaConfig
+from debertakit.config import MODEL_TYPES, DebertaConfig
+from debertakit.loading import describe
+from debertakit.pretraining import stock
 from debertakit.pretraining.families import FAMILIES
+from debertakit.pretraining.longer import lengthen
 from debertakit.pretraining.settings import PretrainConfig
 from debertakit.protocols import Tokenizer
 from debertakit.text.tokenizers import load_tokenizer
@@ -31,17 +35,44 @@ NEW = {
     "lm_predictions": "language-model head",
     "mask_predictions": "replaced-token head",
     "position_embeddings": "absolute positions",
+    "mask_decoder": "the mask decoder's own layers",
 }
 """Parts that a checkpoint may lack, and their display names."""
 
 
 def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) -> PretrainConfig:
     """Replace the recipe's model with the checkpoint's, and set the generator's shape."""
-    if not FAMILIES[config.family].continues:
-        raise ValueError(f"--init loads DeBERTa checkpoints; {config.name} is a recipe of the family {config.family}")
+    family = family_of_checkpoint(init)
+    if family == "deberta":
+        adopted = _adopt_deberta(config, init, init_generator)
+    else:
+        adopted = stock.adopt(config, family, init, init_generator)
+    return replace(adopted, init=absolute(init), init_generator=absolute(init_generator))
+
+
+def family_of_checkpoint(init: str) -> str:
+    """Return the name of the checkpoint's family. Raise if this family cannot continue."""
+    try:
+        content, _ = PreTrainedConfig.get_config_dict(Path(init).parent if Path(init).is_file() else init)
+    except (OSError, AttributeError, TypeError):  # no usable config.json: ``read`` says what is wrong
+        content = {}
+    kind = content.get("model_type", DebertaConfig.model_type)  # Microsoft's files have no model_type
+    family = "deberta" if kind in MODEL_TYPES else kind
+    if family not in FAMILIES or not FAMILIES[family].continues:
+        titles = [each.title for each in FAMILIES.values() if each.continues]
+        raise ValueError(f"{init} is a checkpoint of {kind}; --init continues {', '.join(titles)}")
+    return family
+
+
+def _adopt_deberta(config: PretrainConfig, init: str, init_generator: str | None) -> PretrainConfig:
     theirs, _ = read(init)
     model = {name: getattr(theirs, name) for name in DebertaConfig.__annotations__}
     model |= {"model_type": theirs.model_type, "pos_att_type": list(theirs.pos_att_type)}
+    if theirs.max_relative_positions <= 0:  # pin the default, because max_position_embeddings may grow
+        model["max_relative_positions"] = theirs.max_position_embeddings
+    if theirs.clamp_distances:
+        del model["clamp_distances"]  # make_config decides by the length (longer.py)
+    model["max_position_embeddings"] = max(theirs.max_position_embeddings, config.data.max_length)
     rtd = config.rtd
     if rtd is not None:
         file = find_generator(init, init_generator)
@@ -62,34 +93,44 @@ def adopt(config: PretrainConfig, init: str, init_generator: str | None = None) 
                 generator_width=small.hidden_size / theirs.hidden_size,
                 warmup_steps=rtd.warmup_steps or 0,
             )
-    return replace(config, model=model, rtd=rtd, init=_absolute(init), init_generator=_absolute(init_generator))
+    return replace(config, family="deberta", model=model, rtd=rtd)
 
 
 def tokenizer_of(init: str) -> Tokenizer:
     """Load the tokenizer that the checkpoint was trained with."""
     try:
+        if family_of_checkpoint(init) != "deberta":
+            return describe(init).tokenizer()
         return load_tokenizer(Path(init).parent if Path(init).is_file() else init)
     except ValueError as error:
         raise ValueError(f"{error}; pass the tokenizer of the checkpoint with --tokenizer") from None
 
 
-def load(models: Sequence[PreTrainedModel], init: str, init_generator: str | None = None) -> str:
-    """Load a model, or a discriminator and its generator, from the checkpoint. Returns a one-line summary."""
-    _, state = read(init)
+def load(models: Sequence[PreTrainedModel], init: str, init_generator: str | None, max_length: int) -> list[str]:
+    """Load a model, or a discriminator and its generator, from the checkpoint. Returns the lines to print."""
+    if not isinstance(models[0].config, DebertaConfig):
+        return stock.load(models, init, init_generator, max_length)
+    config, state = read(init)
     line = f"starting from {init}"
     states = [state]
     if len(models) == 2:
         file = find_generator(init, init_generator)
         if file is None:
-            states.append(state)  # same names: the generator loads those that it has
+            states.append(dict(state))  # same names: the generator loads those that it has
             layers = models[1].config.num_hidden_layers
             line += f"; it has no generator, so one was made from its lower {layers} layers"
         else:
             _, generator = read(file)
             states = [merge_gdes(state, generator), generator]
             line += f"; generator from {file}"
-    new = [piece for model, state in zip(models, states, strict=True) for piece in _fill(model, to_ours(state), init)]
-    return line + (f"; not in the checkpoint, so newly initialised: {', '.join(new)}" if new else "")
+    new: list[str] = []
+    changes: list[str] = []
+    for model, theirs in zip(models, states, strict=True):
+        ours = to_ours(theirs)
+        changes += lengthen(model, ours, init, max_length, config)
+        new += _fill(model, ours, init)
+    line += f"; not in the checkpoint, so newly initialised: {', '.join(new)}" if new else ""
+    return [line, *dict.fromkeys(changes)]
 
 
 def read(name: str | Path) -> tuple[DebertaConfig, State]:
@@ -127,6 +168,6 @@ def _fill(model: PreTrainedModel, state: State, init: str) -> list[str]:
     return [what for name, what in NEW.items() if any(name in key for key in missing)]
 
 
-def _absolute(name: str | None) -> str | None:
+def absolute(name: str | None) -> str | None:
     """Make a local path absolute, so that the run can resume from another directory. Keep hub names."""
     return str(Path(name).resolve()) if name is not None and Path(name).exists() else name

@@ -20,6 +20,8 @@ from torch.nn.parallel import DistributedDataParallel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from debertakit.objectives.training_module import TrainingModule
+from debertakit.precision import best_device
+from debertakit.training.ranks import connect
 
 T = TypeVar("T")
 
@@ -61,7 +63,7 @@ def start(parallel: str) -> World:
 
     The timeout is two hours, because the main process may be preparing the corpus.
     """
-    cuda = torch.cuda.is_available()
+    cuda = best_device().type == "cuda"
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -71,7 +73,7 @@ def start(parallel: str) -> World:
     if "MASTER_ADDR" not in os.environ:
         raise ValueError("parallel=fsdp2 needs torchrun: torchrun --nproc-per-node N -m debertakit.cli pretrain ...")
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if cuda else "gloo", timeout=timedelta(hours=2))
+        connect("nccl" if cuda else "gloo", timedelta(hours=2))
     return World(dist.get_rank(), size, device, sharded=parallel == "fsdp2")
 
 
@@ -85,9 +87,10 @@ def wrap_distributed(module: TrainingModule, world: World) -> nn.Module:
     module.to(world.device)
     if world.sharded:
         mesh = init_device_mesh(world.device.type, (world.size,))
-        # The last layer stays in the root group: the mask decoder uses its parameters without calling it.
+        # The last layer and the mask decoder's own layers stay in the root group: the mask decoder uses their
+        # parameters without calling them.
         for model in module.models.values():
-            for layer in layers(model)[:-1]:
+            for layer in layers(model)[: model.config.num_hidden_layers - 1]:
                 fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh)
         return module

@@ -62,14 +62,20 @@ def _seq2seq_config(fields: ModelFields, tokenizer: Tokenizer) -> DebertaSeq2Seq
     return DebertaSeq2SeqConfig(encoder=encoder, decoder_layers=depth, **special_ids(tokenizer))
 
 
+def _table_of_positions(config: PreTrainedConfig) -> int | None:
+    """Without the mask decoder or absolute positions at the input, nothing limits the length."""
+    return config.max_position_embeddings if config.decodes_positions or config.position_biased_input else None
+
+
 LAYOUT = {"model_type": Literal["deberta", "deberta-v2"]}
 DEBERTA = Family(
     title="DeBERTa",
     config_class=DebertaConfig,
     model_class=DebertaForMaskedLM,
     word_head=lambda model, hidden: model.lm_predictions.lm_head(hidden, model.get_input_embeddings().weight),
+    output_bias=lambda model: model.lm_predictions.lm_head.bias,
     backbone=DebertaBackbone,
-    attention=("bidirectional", "causal"),
+    attention=("bidirectional", "causal", "prefix", "permuted"),
     examples={
         "fill-mask": f'deberta fill --model FOLDER "{PROMPT} [MASK]."',
         "text-generation": f'deberta generate --model FOLDER "{PROMPT}"',
@@ -78,6 +84,7 @@ DEBERTA = Family(
     make_detector=_deberta_detector,
     extra_fields=LAYOUT,
     make_config=_deberta_config,
+    count_positions=_table_of_positions,
     scales=True,
     continues=True,
 )
@@ -86,6 +93,7 @@ DEBERTA_D = Family(
     config_class=DebertaSeq2SeqConfig,
     model_class=DebertaForSeq2SeqLM,
     word_head=DEBERTA.word_head,
+    output_bias=DEBERTA.output_bias,
     backbone=Seq2SeqBackbone,
     attention=("encoder-decoder",),
     examples={"text-generation": f'deberta generate --model FOLDER "{PROMPT} [MASK]."'},
@@ -105,6 +113,7 @@ BERT = Family(
     examples=FILL,
     pair_class=BertForPreTraining,
     pair_head=lambda model, first: model.cls.seq_relationship(model.bert.pooler(first[:, None])),
+    continues=True,
 )
 ROBERTA = Family(
     title="RoBERTa",
@@ -116,6 +125,7 @@ ROBERTA = Family(
     # positions start after the row of the padding token
     count_positions=lambda config: config.max_position_embeddings - config.pad_token_id - 1,
     uses_token_types=False,
+    continues=True,
 )
 
 Shared = Literal["all", "attention", "ffn", "none"]
@@ -157,6 +167,7 @@ ALBERT = Family(
     derived_fields=("num_hidden_groups", "inner_group_num"),
     make_config=_albert_config,
     finish_model=_share_layers,
+    continues=True,
 )
 XLNET = Family(
     title="XLNet",
@@ -177,6 +188,7 @@ ELECTRA = Family(
     examples={**FILL, **DETECT},
     make_detector=lambda config: ElectraForPreTraining(config),
     detection_head=lambda model, hidden: model.discriminator_predictions(hidden),
+    continues=True,
 )
 GPT2 = Family(
     title="GPT-2",

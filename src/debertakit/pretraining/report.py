@@ -5,14 +5,16 @@ import sys
 from pathlib import Path
 
 from debertakit.files import replacing, write_text
+from debertakit.installation import install
 from debertakit.objectives.training_module import HEADS_FILE, TrainingModule
 from debertakit.pretraining.families import FAMILIES, LOAD
 from debertakit.pretraining.settings import PretrainConfig
-from debertakit.pretraining.state import CHECKSUMS, Progress
+from debertakit.pretraining.state import CONFIG, Progress
 from debertakit.text.shards import Corpus
 from debertakit.training import log
+from debertakit.training.checksums import CHECKSUMS
 
-TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", HEADS_FILE, CHECKSUMS}
+TRAINING_ONLY = {"optimizer.pt", "optimizer", "rng.pt", "progress.json", HEADS_FILE, CHECKSUMS, CONFIG}
 
 
 def finish(
@@ -42,12 +44,12 @@ def draw_curve(folder: Path) -> bool:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        print("no loss curve: pip install 'debertakit[pretrain]' for matplotlib", file=sys.stderr)
+        print(f"no loss curve: {install('pretrain')} for matplotlib", file=sys.stderr)
         return False
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.add_subplot(xlabel="step", ylabel="loss (nats)", title=folder.name)
     for kind, style in (("train", {"alpha": 0.6}), ("validation", {"marker": "o", "markersize": 3})):
-        points = [(record["step"], record["loss"]) for record in records if record["kind"] == kind]
+        points = [(record["step"], record["loss"]) for record in records if record["kind"] == kind and "loss" in record]
         if points:
             axes.plot(*zip(*points, strict=True), label=kind, **style)
     axes.legend()
@@ -70,6 +72,8 @@ def model_card(
     rows = "\n".join(f"| {name.replace('_', ' ')} | {value:.4g} |" for name, value in metrics.items())
     weights = ", ".join(f"{name} x {weight:g}" for name, weight in module.weights.items())
     origin = "from scratch" if config.init is None else f"starting from {Path(config.init).name}"
+    if config.teacher is not None:
+        origin += f", taught by {Path(config.teacher).name},"
     example = family.examples.get(module.pipeline_tag, LOAD)
     inputs = ", ".join(entry["name"] for entry in corpus.manifest["inputs"][:5])
     optimizer = config.optimizer

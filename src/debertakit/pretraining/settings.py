@@ -3,6 +3,7 @@
 import dataclasses
 import difflib
 import json
+import math
 import types
 import typing
 from collections.abc import Iterable
@@ -10,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
-from debertakit.objectives import Objectives, Rtd, classes
-from debertakit.precision import Precision
+from debertakit.files import naming
+from debertakit.objectives import DISTILLATION, Objectives, Rtd, classes
+from debertakit.protocols import Precision
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
 
@@ -22,6 +24,9 @@ class Data:
     """Kind to train on the corpus if no tokenizer is given: unigram, bpe or wordpiece."""
     vocab_size: int = 8192
     max_length: int = 512
+    length_schedule: str | None = None
+    """Lengths and their shares of the run, for texts that grow: 128:0.9,512:0.1 is BERT's. The last length is
+    ``max_length``, which validation always uses. None: ``max_length`` from the first step."""
     step_tokens: int = 2048 * 512
     """Tokens per step, over all ranks and accumulation steps."""
     micro_tokens: int = 16384
@@ -32,7 +37,10 @@ class Data:
     language: Literal["auto", "en", "zh"] = "auto"
     txt_document: Literal["blank-line", "line", "file"] = "blank-line"
     entities: str | None = None
-    """Gazetteer file or spacy:MODEL, for entity masking."""
+    """Source of entities, for entity masking: gazetteer file, spacy:MODEL or tagger:MODEL (``--tagger``)."""
+    mixture: str | None = None
+    """Weights of the corpus's sources, such as 0.7,0.3 (--corpus a.txt=0.7 --corpus b.txt=0.3 sets them): each source's
+    share of the tokens of every step. None: as much of each source as there is."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "max_length", "step_tokens", "micro_tokens"):
@@ -40,6 +48,43 @@ class Data:
                 raise ValueError(f"data.{name}={getattr(self, name)}: must be >= 1")
         if self.validation < 0:
             raise ValueError(f"data.validation={self.validation}: must be >= 0")
+        if not all(0 < weight < math.inf for weight in self.weights() or ()):
+            raise ValueError(f"data.mixture={self.mixture}: every weight must be > 0")
+        if self.length_schedule is not None:
+            lengths, shares = zip(*self._schedule(), strict=True)
+            growing = list(lengths) == sorted(set(lengths)) and lengths[-1] == self.max_length
+            if not (growing and min(shares) > 0 and abs(sum(shares) - 1) < 1e-6):
+                raise ValueError(
+                    f"data.length_schedule={self.length_schedule}: the lengths must grow up to data.max_length="
+                    f"{self.max_length}, and their shares of the run must add up to 1"
+                )
+
+    def _schedule(self) -> list[tuple[int, float]]:
+        """Lengths and the share of the run for each."""
+        if self.length_schedule is None:
+            return [(self.max_length, 1.0)]
+        pairs = [pair.split(":") for pair in self.length_schedule.split(",")]
+        try:
+            return [(int(length), float(share)) for length, share in pairs]
+        except ValueError:
+            raise ValueError(
+                f"data.length_schedule={self.length_schedule}: expected LENGTH:SHARE,LENGTH:SHARE as in 128:0.9,512:0.1"
+            ) from None
+
+    def length_at(self, progress: float) -> int:
+        """Maximum length of the texts when this fraction of the run is completed."""
+        until = 0.0
+        for length, share in self._schedule():
+            until += share
+            if progress < until - 1e-9:
+                return length
+        return self.max_length
+
+    def weights(self) -> list[float] | None:
+        try:
+            return None if self.mixture is None else [float(weight) for weight in self.mixture.split(",")]
+        except ValueError:
+            raise ValueError(f"data.mixture={self.mixture}: expected one number per source, as in 0.7,0.3") from None
 
     def parts(self, ranks: int) -> int:
         """Number of parts of a step, the same for each rank."""
@@ -58,12 +103,16 @@ class PretrainConfig:
     masking: Masking = field(default_factory=Masking)
     optimizer: Optimizer = field(default_factory=Optimizer)
     data: Data = field(default_factory=Data)
+    unigram_bias: bool = False
+    """Start the output bias at the log frequency of each token in the training text, instead of 0."""
     rtd: Rtd | None = None
     """None: no discriminator; the model is trained with the objectives."""
     init: str | None = None
     """Checkpoint to start from; it provides weights, model config and tokenizer."""
     init_generator: str | None = None
     """Generator checkpoint, if it is not in the folder of ``init``."""
+    teacher: str | None = None
+    """Model to learn from, with the objectives relations, hidden or vectors."""
     steps: int = 1_000_000
     minutes: float | None = None
     """Time limit for the run and its schedule, instead of ``steps``. Such a run resumes, but not bit by bit."""
@@ -96,6 +145,8 @@ class PretrainConfig:
                 "the discriminator is not trained during warm-up"
             )
         _check_choices(self, "precision", "parallel", "tracker")
+        if self.precision == "fp16" and self.parallel == "fsdp2":
+            raise ValueError("precision=fp16 needs parallel=ddp: gradient scaling is not supported under fsdp2")
         self._check_objectives()
         self._check_family()
 
@@ -114,6 +165,9 @@ class PretrainConfig:
             )
         if self.rtd is not None and self.masking.one_mask_per_span:
             raise ValueError("rtd replaces each masked token with one token: set masking.one_mask_per_span=false")
+        taught = [name for name in DISTILLATION if name in self.objectives.weights]
+        if taught and self.teacher is None:
+            raise ValueError(f"objectives.{taught[0]} needs a teacher: pass --teacher MODEL")
         if self.init_generator is not None and (self.rtd is None or self.init is None):
             raise ValueError("init_generator needs init and a recipe with rtd")
 
@@ -131,6 +185,14 @@ class PretrainConfig:
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1, ensure_ascii=False)
 
+
+MAY_CHANGE = (
+    *("name", "steps", "minutes", "optimizer", "data.micro_tokens", "init", "init_generator", "precision", "parallel"),
+    *("gradient_checkpointing", "compile", "log_every", "evaluate_every", "evaluate_tokens", "checkpoint_every"),
+    *("keep_last", "max_bad_steps", "tracker"),
+)
+"""Fields that --resume may change: neither the data of a step nor what its loss means depends on them. (The precision
+has its own check, in precision.py, and parallel in state.py.)"""
 
 PARTS: dict[str, type] = {
     "objectives": Objectives,
@@ -159,9 +221,32 @@ def _from_dict(values: dict[str, Any]) -> PretrainConfig:
 
 def load(path: Path) -> PretrainConfig:
     try:
-        return from_json(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(f"{path} is not a run config: {error}") from None
+        with naming(path):
+            return from_json(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} is not a run config: {error} (every checkpoint of a run has a copy)") from None
+
+
+def check_resumed(before: PretrainConfig, now: PretrainConfig, folder: Path) -> list[str]:
+    """Raise if a field differs that --resume may not change. Returns one line for each change that it may make."""
+    old, new = (_flat(json.loads(config.to_json())) for config in (before, now))
+    changed = {name: (old.get(name), new.get(name)) for name in old | new if old.get(name) != new.get(name)}
+    for name, (was, value) in changed.items():
+        if name not in MAY_CHANGE and name.partition(".")[0] not in MAY_CHANGE:
+            raise ValueError(
+                f"{folder} was trained with {name}={was}, and --resume cannot change this to {value}. "
+                f"Resume with {name}={was}, or start a new run in another --out."
+            )
+    return [f"resuming with {name}={value} (before: {was})" for name, (was, value) in changed.items()]
+
+
+def _flat(values: dict[str, Any]) -> dict[str, Any]:
+    """{"data": {"mode": "blocks"}} -> {"data.mode": "blocks"}."""
+    flat: dict[str, Any] = {}
+    for name, value in values.items():
+        inside = value if isinstance(value, dict) else None
+        flat |= {name: value} if inside is None else {f"{name}.{key}": each for key, each in inside.items()}
+    return flat
 
 
 def override(config: PretrainConfig, assignments: list[str]) -> PretrainConfig:

@@ -7,7 +7,8 @@
         heads.safetensors                 the objectives' own heads, and other weights used only in training
         optimizer.pt, or optimizer/       torch.save, or torch.distributed.checkpoint under FSDP2
         rng.pt                            torch, CUDA, numpy and Python generators of every rank
-        progress.json                     step (also the position in the data), elapsed time, validation loss
+        progress.json                     step (also the position in the data), elapsed time, validation loss, scaler
+        run.json                          the config of the run; --resume compares it with the new config
         manifest.json                     bytes and sha256 of every other file
 
 A checkpoint is written to ``step-N.part``, flushed to disk, and renamed: a kill at any moment leaves the previous
@@ -16,16 +17,16 @@ no state: the learning rate is a function of the step, or of the elapsed time.
 """
 
 import json
+import math
 import random
 import sys
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
@@ -37,13 +38,16 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from debertakit.checkpoints import State
-from debertakit.files import file_hash, remove, replacing, temporary_path, write_json
+from debertakit.files import TEMPORARY, remove, replacing, temporary_path
 from debertakit.objectives.training_module import TrainingModule
 from debertakit.pretraining.distributed import World
 from debertakit.pretraining.families import fit_tokenizer
 from debertakit.protocols import Tokenizer
+from debertakit.text.tokenizers import write_tokenizer
+from debertakit.training.checksums import WRITE_ERRORS, damage, write_checksums
+from debertakit.training.ranks import is_lost_rank
 
-CHECKSUMS = "manifest.json"
+CONFIG = "run.json"
 
 
 @dataclass
@@ -57,6 +61,8 @@ class Progress:
     """Consecutive steps whose update was skipped."""
     validation: float | None = None
     """The last validation loss."""
+    scaler: dict[str, float] = field(default_factory=dict)
+    """State of the fp16 gradient scaler; empty in other precisions."""
 
 
 # ------------------------------------------------------------------------------------------------------- writing
@@ -69,8 +75,9 @@ def save(
     progress: Progress,
     world: World,
     tokenizer: Tokenizer,
+    config: str,
 ) -> Path:
-    """Write a checkpoint. If this fails, the previous checkpoint stays intact."""
+    """Write a checkpoint. If this fails, the previous checkpoint stays intact. ``config``: the run's run.json."""
     final = root / f"step-{progress.step:08d}"
     weights = _full_weights(module, world)
     generators = world.gather(_generators())
@@ -83,12 +90,15 @@ def save(
                 _write_model(folder, module, weights, tokenizer)
                 torch.save(generators, folder / "rng.pt")
                 (folder / "progress.json").write_text(json.dumps(asdict(progress)), encoding="utf-8")
+                (folder / CONFIG).write_text(config, encoding="utf-8")
             world.barrier()
             _write_optimizer(folder, module, optimizer, world)
             world.barrier()
             if world.main:
                 write_checksums(folder)
-    except (OSError, RuntimeError, SafetensorError) as error:
+    except WRITE_ERRORS as error:
+        if is_lost_rank(error):
+            raise
         if world.main:
             remove(temporary_path(final))
         before = newest(root)
@@ -101,23 +111,22 @@ def save(
     return final
 
 
-def write_checksums(folder: Path) -> None:
-    """Record the size and checksum of every file."""
-    files = sorted(path for path in folder.rglob("*") if path.is_file())
-    entries = {
-        path.relative_to(folder).as_posix(): {"bytes": path.stat().st_size, "sha256": file_hash(path, "sha256")}
-        for path in files
-    }
-    write_json(folder / CHECKSUMS, entries)
-
-
 def prune(root: Path, keep_last: int) -> None:
-    """Keep the newest checkpoints and the one with the best validation loss."""
-    found = _folders(root)
-    losses = {folder: _validation(folder) for _, folder in found}
+    """Keep the newest ``keep_last`` intact checkpoints and the one with the best validation loss.
+
+    A damaged checkpoint does not count. Nothing is deleted while there are fewer than ``keep_last`` intact ones.
+    """
+    found = [folder for _, folder in reversed(_folders(root))]
+    keep: set[Path] = set()
+    for folder in found:
+        if len(keep) < keep_last and damage(folder) is None:
+            keep.add(folder)
+    if len(keep) < keep_last:
+        return
+    losses = {folder: _validation(folder) for folder in found if damage(folder, checksums=False) is None}
     known = {folder: loss for folder, loss in losses.items() if loss is not None}
-    keep = {folder for _, folder in found[-keep_last:]} | ({min(known, key=lambda f: known[f])} if known else set())
-    for _, folder in found:
+    keep |= {min(known, key=lambda folder: known[folder])} if known else set()
+    for folder in found:
         if folder not in keep:
             temporary = temporary_path(folder)  # a half-deleted folder must not look like a checkpoint
             remove(temporary)
@@ -131,7 +140,7 @@ def _write_model(folder: Path, module: TrainingModule, weights: State, tokenizer
         inside = folder if name == "model" else folder / name
         model.config.architectures = [type(model).__name__]
         model.config.save_pretrained(inside)
-        fit_tokenizer(tokenizer, model).save_pretrained(inside)
+        write_tokenizer(fit_tokenizer(tokenizer, model), inside)
     for file, tensors in module.to_files(weights).items():
         save_file(_unshared(tensors), folder / file, metadata={"format": "pt"})
 
@@ -188,21 +197,16 @@ def newest(root: Path) -> tuple[int, Path] | None:
     return None
 
 
-def damage(folder: Path) -> str | None:
-    """Describe what is wrong with a checkpoint. Returns None if it is intact."""
-    try:
-        files = json.loads((folder / CHECKSUMS).read_text(encoding="utf-8"))
-        for name, expected in files.items():
-            path = folder / name
-            if not path.is_file():
-                return f"{name} is missing"
-            if path.stat().st_size != expected["bytes"]:
-                return f"{name} has {path.stat().st_size} bytes, {expected['bytes']} were written"
-            if file_hash(path, "sha256") != expected["sha256"]:
-                return f"the content of {name} has changed"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        return f"unreadable {CHECKSUMS}: {error}"
-    return None
+def remove_unfinished(root: Path) -> None:
+    """Delete what a killed process was writing or deleting."""
+    for path in root.glob("step-*"):
+        if path.suffix == TEMPORARY:
+            remove(path)
+
+
+def has_checkpoints(root: Path) -> bool:
+    """Whether a run has saved a checkpoint, intact or damaged."""
+    return bool(_folders(root))
 
 
 def load(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> Progress:
@@ -222,7 +226,9 @@ def load(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer,
     generators = torch.load(folder / "rng.pt", weights_only=True)
     if world.rank < len(generators):  # additional ranks keep their initial seed
         _restore(generators[world.rank])
-    return Progress(**json.loads((folder / "progress.json").read_text(encoding="utf-8")))
+    progress = Progress(**json.loads((folder / "progress.json").read_text(encoding="utf-8")))
+    progress.bad_steps = 0  # counted again: the resumed run may have another learning rate
+    return progress
 
 
 def _read_optimizer(folder: Path, module: TrainingModule, optimizer: torch.optim.Optimizer, world: World) -> None:
@@ -245,9 +251,10 @@ def _folders(root: Path) -> list[tuple[int, Path]]:
 
 def _validation(folder: Path) -> float | None:
     try:
-        return json.loads((folder / "progress.json").read_text(encoding="utf-8"))["validation"]
+        loss = json.loads((folder / "progress.json").read_text(encoding="utf-8"))["validation"]
     except (OSError, ValueError, KeyError):
         return None
+    return loss if loss is not None and math.isfinite(loss) else None
 
 
 # ------------------------------------------------------------------------------------------------------- details

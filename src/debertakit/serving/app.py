@@ -1,4 +1,4 @@
-"""HTTP application: the endpoints (endpoints.py) with limits, metrics, authentication and the web page.
+"""HTTP application: the endpoints (endpoints.py) inside the middleware (middleware.py).
 
 POST /classify /zero-shot /ner /answer /choose /fill /score /embed     {"inputs": [...], "model": name}
 GET  /models   loaded models             GET /health  liveness     GET /ready  readiness
@@ -9,44 +9,52 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from fastapi import APIRouter, Depends, FastAPI
+from fastapi import APIRouter, FastAPI, Security
+from fastapi.security import APIKeyHeader
 
+from debertakit.serving.access import Access
 from debertakit.serving.batcher import Batcher
-from debertakit.serving.endpoints import ServedModel, ServerState, add_task, guarded, public
+from debertakit.serving.endpoints import ServedModel, ServerState, add_task, router
 from debertakit.serving.limits import Limits
-from debertakit.serving.middleware import BodyLimit, add_error_handlers, key_check, measuring, refuse_empty
+from debertakit.serving.middleware import Body, Gate, Observe, add_error_handlers
 from debertakit.serving.schemas import Problem
 
 Responses = dict[int | str, dict[str, Any]]  # FastAPI's type
 PROBLEMS = {
+    400: "body or Host header not readable",
     401: "API key missing or wrong",
     404: "no such model",
+    408: "body too slow",
     413: "request too large",
     422: "invalid request",
     429: "queue full",
+    503: "shutting down, or the worker starts again",
     504: "timeout",
 }
 
 
-def create_app(models: list[ServedModel], limits: Limits | None = None, api_key: str | None = None) -> FastAPI:
-    refuse_empty(api_key)
+def create_app(models: list[ServedModel], limits: Limits | None = None, access: Access | None = None) -> FastAPI:
     names = [model.name for model in models]
     if len(set(names)) < len(names):
         raise ValueError(f"two models have the same name ({', '.join(names)}); name them with NAME=FOLDER")
-    server = ServerState(models, limits or Limits())
-    app = FastAPI(title="debertakit", lifespan=_lifespan)
-    app.state.server, app.state.ready = server, False
-    app.add_middleware(BodyLimit, largest=server.limits.body)
-    app.middleware("http")(measuring(server.metrics))
-    add_error_handlers(app)
+    server, access = ServerState(models, limits or Limits()), access or Access()
+    for model in models:
+        model.languages  # uses the tokenizer: compute it before the batchers' threads start  # noqa: B018
+    app = FastAPI(title="debertakit", lifespan=_lifespan, docs_url=None, redoc_url=None)
+    app.state.server = server
     tasks = APIRouter()
     for predictor in {model.predictor.task: type(model.predictor) for model in models}.values():
         add_task(tasks, predictor, server.limits)
-    key = [Depends(key_check(api_key))] if api_key is not None else []
+    # Only for the documentation: Gate checks the key, before the body is read.
+    key = [Security(APIKeyHeader(name="X-API-Key", auto_error=False))] if access.api_key is not None else []
     problems: Responses = {status: {"model": Problem, "description": text} for status, text in PROBLEMS.items()}
-    app.include_router(tasks, dependencies=key, responses=problems)
-    app.include_router(guarded, dependencies=key, responses=problems)
-    app.include_router(public)
+    for each in (tasks, router):
+        app.include_router(each, dependencies=key, responses=problems)
+    paths = {getattr(route, "path", "") for each in (app, tasks, router) for route in each.routes}
+    add_error_handlers(app)
+    app.add_middleware(Body, limits=server.limits)  # the last one added is the outermost
+    app.add_middleware(Gate, server=server, access=access)
+    app.add_middleware(Observe, server=server, paths=paths)
     return app
 
 
@@ -58,8 +66,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         batcher = Batcher(model.predictor, server.limits, server.metrics.observer(model.name))
         batcher.start()
         server.batchers[model.name] = batcher
-    app.state.ready = True
+    server.started = True
     yield
-    app.state.ready = False
+    server.started = False
     for batcher in server.batchers.values():
         await batcher.stop()

@@ -1,4 +1,4 @@
-"""All endpoints. Those of ``guarded`` need the API key, if there is one; those of ``public`` do not.
+"""All endpoints. Access is checked before them (middleware.py).
 
 ``add_task`` adds the endpoint of a task: POST /classify, /zero-shot, ... {"inputs": [...], "model": name}.
 """
@@ -8,33 +8,59 @@ import mimetypes
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from importlib.resources import files
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.responses import JSONResponse, Response
+from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from debertakit.explain.page import PageData, page_data
+from debertakit.explain.page import SCRIPTS, PageData, page_data
 from debertakit.explain.parts import Anatomy, Subject, encode, look
+from debertakit.inference.fill import MaskFiller
 from debertakit.inference.predictor import Predictor, Result
 from debertakit.model import DebertaPreTrainedModel
 from debertakit.serving import schemas
-from debertakit.serving.batcher import Batcher, Busy, TooLarge, check_inputs
+from debertakit.serving.batcher import Batcher, Busy, TooLarge, WorkerEnded, check_inputs
 from debertakit.serving.limits import Limits
 from debertakit.serving.metrics import Metrics
+from debertakit.theme import THEME
 
 _PAGE_FILES = {
-    "debertakit.serving": ("index.html", "app.js", "style.css"),
-    "debertakit.explain": ("explorer.js", "explorer.css"),
+    "debertakit.serving": (
+        *("index.html", "app.js", "ask.js", "results.js", "words.js", "style.css", "icon.svg"),
+        *("docs.html", "docs.js"),
+    ),
+    "debertakit.explain": (*SCRIPTS, "explorer.css"),
 }
 PAGE = {name: files(package) / "page" / name for package, names in _PAGE_FILES.items() for name in names}
+PAGE["theme.css"] = THEME
+SAMPLES = {"en": "The film was good, and we saw it in the city.", "zh": "这部电影很好看，我们在城里看的。"}
+PAIR_LABELS = ("entail", "not_entail", "contradict", "equivalent", "paraphrase")
+"""Labels that start with one of these words belong to models of two texts."""
 
 
 @dataclass(frozen=True)
 class ServedModel:
     name: str
     predictor: Predictor[Result]
+    pairs: bool | None = None
+    """Whether the model was fine-tuned on pairs of texts; None: not known."""
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether the page asks for an optional second text."""
+        if self.pairs is not None:
+            return self.pairs
+        return any(label.casefold().startswith(PAIR_LABELS) for label in self.predictor.encoder.labels)
+
+    @cached_property
+    def languages(self) -> list[str]:
+        """Languages of the examples on the page: those whose sample has no unknown token, or all if none is left."""
+        tokenizer = self.predictor.tokenizer
+        known = [name for name, text in SAMPLES.items() if tokenizer.unk_token_id not in tokenizer(text)["input_ids"]]
+        return known or list(SAMPLES)
 
     @property
     def explains(self) -> bool:
@@ -42,9 +68,9 @@ class ServedModel:
         return isinstance(self.predictor.model, DebertaPreTrainedModel)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerState:
-    """What the endpoints share: ``app.state.server``."""
+    """What the endpoints and the middleware share: ``app.state.server``."""
 
     models: list[ServedModel]
     limits: Limits
@@ -52,6 +78,15 @@ class ServerState:
     batchers: dict[str, Batcher] = field(default_factory=dict)
     """Model name -> its batcher, from startup to shutdown."""
     explaining: asyncio.Lock = field(default_factory=asyncio.Lock)
+    started: bool = False
+    draining: bool = False
+    """Whether the server finishes its open requests and refuses new ones."""
+    open: int = 0
+    """Requests without a complete answer."""
+
+    def not_ready(self) -> list[str]:
+        """Models whose worker does not run."""
+        return [name for name, batcher in self.batchers.items() if not batcher.ready]
 
 
 async def _server(request: Request) -> ServerState:  # async: FastAPI runs other dependencies in threads
@@ -59,8 +94,7 @@ async def _server(request: Request) -> ServerState:  # async: FastAPI runs other
 
 
 Server = Annotated[ServerState, Depends(_server)]
-guarded = APIRouter()
-public = APIRouter()
+router = APIRouter()
 
 
 # ----------------------------------------------------------------------------------------------------------- tasks
@@ -97,8 +131,6 @@ def _choose(models: list[ServedModel], task: str, name: str | None) -> ServedMod
 
 
 def _check_sizes(items: list[dict[str, str | list[str]]], limits: Limits) -> None:
-    if len(items) > limits.inputs:
-        raise HTTPException(413, f"{len(items)} inputs; at most {limits.inputs} in a request")
     for number, item in enumerate(items):
         for name, value in item.items():
             size = len(value) if isinstance(value, str) else sum(map(len, value))
@@ -117,6 +149,8 @@ def _errors_as_status(limits: Limits) -> Iterator[None]:
         raise HTTPException(413, str(error)) from None
     except Busy as busy:
         raise HTTPException(429, str(busy), headers={"Retry-After": str(busy.retry_after)}) from None
+    except WorkerEnded as error:
+        raise HTTPException(503, str(error), headers={"Retry-After": "1"}) from None
     except (TimeoutError, asyncio.TimeoutError):  # two classes before Python 3.11
         raise HTTPException(504, f"no answer within {limits.timeout:g} s") from None
 
@@ -124,7 +158,7 @@ def _errors_as_status(limits: Limits) -> Iterator[None]:
 # --------------------------------------------------------------------------------------------- attention explorer
 
 
-@guarded.post("/explain", response_model=None)
+@router.post("/explain", response_model=None)
 async def explain(body: schemas.ExplainRequest, server: Server) -> PageData:
     """Return the attention of every head on a text, with its content and position parts. Runs one at a time."""
     named = {model.name: model for model in server.models}
@@ -157,7 +191,7 @@ async def _anatomy(model: ServedModel, server: ServerState, text: str) -> Anatom
 # ---------------------------------------------------------------------------------------------------------- status
 
 
-@guarded.get("/models")
+@router.get("/models")
 async def models(server: Server) -> list[schemas.ModelInfo]:
     """List the loaded models."""
     return [_info(model) for model in server.models]
@@ -169,7 +203,7 @@ def _info(model: ServedModel) -> schemas.ModelInfo:
     fields = [
         schemas.FieldInfo(name=field.name, required=field.required, list=field.holds != "text", example=field.example)
         for field in predictor.fields
-        if field.instead_of is None
+        if field.instead_of is None and (field.required or field.name != "pair" or model.reads_pairs)
     ]
     return schemas.ModelInfo(
         name=model.name,
@@ -177,31 +211,42 @@ def _info(model: ServedModel) -> schemas.ModelInfo:
         labels=labels if len(labels) > 1 else [],  # a regression model has one output without a name
         fields=fields,
         explains=model.explains,
+        languages=model.languages,
+        mask=predictor.tokenizer.mask_token if isinstance(predictor, MaskFiller) else None,
     )
 
 
-@public.get("/health")
+@router.get("/health")
 async def health() -> dict[str, str]:
     """Liveness check."""
     return {"status": "ok"}
 
 
-@public.get("/ready")
-async def ready(request: Request) -> Response:
-    """Readiness check: 503 before startup is complete and during shutdown."""
-    return JSONResponse({"ready": request.app.state.ready}, 200 if request.app.state.ready else 503)
+@router.get("/ready", responses={503: {"model": schemas.Readiness, "description": "not ready"}})
+async def ready(server: Server, response: Response) -> schemas.Readiness:
+    """Readiness check: 503 during shutdown, and while the worker of a model does not run."""
+    waiting_for = server.not_ready()
+    found = server.started and not server.draining and not waiting_for
+    response.status_code = 200 if found else 503
+    return schemas.Readiness(ready=found, not_ready=waiting_for)
 
 
-@public.get("/metrics", include_in_schema=False)
+@router.get("/metrics", include_in_schema=False)
 async def metrics(server: Server) -> Response:
     for name, batcher in server.batchers.items():
-        server.metrics.queue.labels(name).set(batcher.waiting)
+        server.metrics.queue.labels(name).set(batcher.in_work)
+        server.metrics.restarts.labels(name).set(batcher.restarts)
     return Response(generate_latest(server.metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
 
-@public.get("/", include_in_schema=False)
-@public.get("/page/{name}", include_in_schema=False)
+@router.get("/", include_in_schema=False)
+@router.get("/page/{name}", include_in_schema=False)
 async def page(name: str = "index.html") -> Response:
     if name not in PAGE:
         raise HTTPException(404, "no such page")
     return Response(PAGE[name].read_bytes(), media_type=mimetypes.guess_type(name)[0])
+
+
+@router.get("/docs", include_in_schema=False)
+async def docs() -> Response:
+    return await page("docs.html")

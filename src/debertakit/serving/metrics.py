@@ -17,7 +17,8 @@ class Metrics:
         tokens = tuple(2**n for n in range(4, 15))
         self.tokens = Histogram("batch_tokens", "Tokens in a batch", ["model"], buckets=tokens, registry=self.registry)
         self.model_seconds = Histogram("batch_seconds", "Time in the model", ["model"], registry=self.registry)
-        self.queue = Gauge("waiting_tokens", "Tokens in the queue", ["model"], registry=self.registry)
+        self.queue = Gauge("tokens_in_work", "Tokens waiting or running", ["model"], registry=self.registry)
+        self.restarts = Gauge("worker_restarts", "Restarts of the worker", ["model"], registry=self.registry)
 
     def observer(self, model: str) -> Callable[[int, int, float], None]:
         """Return the function that a model's batcher calls after each batch."""

@@ -54,6 +54,28 @@ class TrainingOrder(Sampler[int]):
         return iter(np.concatenate([*whole, last]).tolist())
 
 
+class ProcessShare(Sampler[list[int]]):
+    """The part of every batch that one of several processes computes: every n-th row.
+
+    If the last batch of an epoch has fewer rows than there are processes, the first row is computed again.
+    """
+
+    def __init__(self, order: TrainingOrder, batch_size: int, process: int, processes: int):
+        self.order, self.batch_size, self.process, self.processes = order, batch_size, process, processes
+
+    def set_epoch(self, epoch: int) -> None:
+        self.order.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        return -(-len(self.order) // self.batch_size)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        rows = list(self.order)
+        for start in range(0, len(rows), self.batch_size):
+            batch = rows[start : start + self.batch_size]
+            yield batch[self.process :: self.processes] or batch[:1]
+
+
 def budget_batches(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     """Indices sorted by length, longest first, in batches of at most ``tokens`` tokens with padding (or one row)."""
     batches: list[list[int]] = []

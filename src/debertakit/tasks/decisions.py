@@ -9,7 +9,7 @@
     qa            the best span of all windows, or "" if "no answer" beats it by more than a threshold
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -54,13 +54,17 @@ class Prediction:
 
 @torch.inference_mode()
 def row_logits(
-    model: "PreTrainedModel", rows: Sequence[TokenRow], kind: Kind, collate: Collator
+    model: "PreTrainedModel",
+    rows: Sequence[TokenRow],
+    kind: Kind,
+    collate: Collator,
+    show: Callable[[int], None] = lambda done: None,
 ) -> tuple[list[np.ndarray], float]:
     """Return the logits of each row - [labels], [] (regression), [length, tags], [2, length] or [options] - and the
-    mean loss, which is NaN if a label is missing."""
+    mean loss, which is NaN if a label is missing. ``show``: called with the number of rows done."""
     device = next(model.parameters()).device
     budget = BUDGET[device.type == "cuda"]
-    total, count = 0.0, 0
+    total, count, done = 0.0, 0, 0
     was_training = model.training
     model.eval()
     found: list[np.ndarray] = [np.empty(0)] * len(rows)
@@ -71,6 +75,8 @@ def row_logits(
         count += 0 if labels is None else cells(labels)
         for index, values in zip(indices, logits.cpu().numpy(), strict=True):
             found[index] = unpadded(kind, values, rows[index])
+        done += len(indices)
+        show(done)
     model.train(was_training)
     return found, total / max(count, 1)
 

@@ -145,26 +145,38 @@ class ExampleEncoder:
                 yield index, ids, segment
                 continue
             text = given[index]
-            parts, which = ((text,), "only_first") if isinstance(text, str) else self._halve(*text)
+            parts, which, stride = (
+                ((text,), "only_first", self.max_length // 4) if isinstance(text, str) else self._halve(*text)
+            )
             windows = self.tokenizer(
-                *parts,
-                truncation=which,
-                max_length=self.max_length,
-                stride=self.max_length // (4 if len(parts) == 1 else 8),
-                return_overflowing_tokens=True,
+                *parts, truncation=which, max_length=self.max_length, stride=stride, return_overflowing_tokens=True
             )
             for ids, segment in zip(windows["input_ids"], windows.get("token_type_ids") or repeat(None), strict=False):
                 yield index, ids, segment
 
-    def _halve(self, text: str, pair: str) -> tuple[tuple[str, str], str]:
-        """Truncate the shorter text of a pair to half of ``max_length``; return both, and which one to split."""
+    def _halve(self, text: str, pair: str) -> tuple[tuple[str, str], str, int]:
+        """Truncate the shorter text of a pair to half of ``max_length``, or less if special tokens take the other half.
+
+        Returns both texts, which one to split, and the overlap of its windows.
+        """
         both = [text, pair]
-        encoded = self.tokenizer(both, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        longer = int(len(encoded[1]) >= len(encoded[0]))
-        kept = self.max_length // 2
-        if len(encoded[1 - longer]) > kept:
-            both[1 - longer] = both[1 - longer][: encoded[1 - longer][kept - 1][1]]
-        return (both[0], both[1]), ("only_first", "only_second")[longer]
+        lengths = [len(ids) for ids in self.tokenizer(both, add_special_tokens=False)["input_ids"]]
+        longer = int(lengths[1] >= lengths[0])
+        free = self.max_length - self.tokenizer.backend_tokenizer.num_special_tokens_to_add(True)
+        both[1 - longer], kept = self._clip(both[1 - longer], min(self.max_length // 2, free - 2))
+        stride = min(self.max_length // 8, free - kept - 1)  # tokenizers panics if the overlap is a whole window
+        return (both[0], both[1]), ("only_first", "only_second")[longer], stride
+
+    def _clip(self, text: str, most: int) -> tuple[str, int]:
+        """Truncate a text to at most ``most`` tokens. Returns the text and its number of tokens."""
+        shown = most
+        while True:
+            encoded = self.tokenizer(text, add_special_tokens=False, return_offsets_mapping=True)
+            offsets = encoded["offset_mapping"]
+            if len(offsets) <= most:
+                return text, len(offsets)
+            text = text[: offsets[shown - 1][1]] if shown > 0 else ""
+            shown -= 1  # the end of a text may be tokenised into more pieces than it had before the cut
 
     def _label(self, example: TextExample, strict: bool) -> RowLabel | None:
         label = example.label
@@ -195,27 +207,34 @@ class ExampleEncoder:
             ids = [piece for word in pieces for piece in word]
             firsts = np.cumsum([0, *map(len, pieces)])[:-1]  # [words] each word's first piece
             starts = window_starts(len(ids), room, overlap)
-            owners = [_most_central(int(first), starts, room) for first in firsts]
+            owners = most_central(firsts, starts, room)
+            edges = np.searchsorted(owners, np.arange(len(starts) + 1))  # owners never decrease
             for number, start in enumerate(starts):
-                own = [word for word, owner in enumerate(owners) if owner == number]
-                places = np.array([(word, firsts[word] - start + len(before)) for word in own], dtype=np.int64)
+                own = np.arange(edges[number], edges[number + 1])
+                places = np.stack([own, firsts[own] - start + len(before)], axis=1)
                 tokens = [*before, *ids[start : start + room], *after]
                 label: list[int] | None = None
                 if example.tags is not None:
                     label = [IGNORED] * len(tokens)
-                    for word, place in places.reshape(-1, 2):
+                    for word, place in places:
                         label[place] = self._index(example.tags[word], example.id, strict)
-                yield TokenRow(index, [tokens], None, label, places.reshape(-1, 2)), False
+                yield TokenRow(index, [tokens], None, label, places), False
 
     # ---------------------------------------------------------------------------------------------------- questions
 
     def _questions(self, batch: Sequence[Question]) -> Iterator[tuple[TokenRow, bool]]:
+        most = min(64, self._room // 3)  # tokens of the question; the rest is for the context
+        questions = [self._clip(example.question.strip(), most) for example in batch]
+        specials = self.tokenizer.backend_tokenizer.num_special_tokens_to_add(True)
+        room = self._room - specials - max(length for _, length in questions)
+        if room < 1:
+            raise ValueError(f"max_length={self.max_length} leaves no room for the context after the question")
         encoded = self.tokenizer(
-            self._clip([example.question.strip() for example in batch]),
+            [question for question, _ in questions],
             [example.context for example in batch],
             truncation="only_second",
             max_length=self._room,
-            stride=min(128, self._room // 4),
+            stride=min(128, self._room // 4, room - 1),
             return_overflowing_tokens=True,
             return_offsets_mapping=True,
         )
@@ -226,15 +245,6 @@ class ExampleEncoder:
             segments = encoded["token_type_ids"][number] if "token_type_ids" in encoded else None
             label = answer_tokens(batch[owner], places, ids.index(self.tokenizer.cls_token_id))
             yield TokenRow(owner, [ids], [segments] if segments else None, label, places), False
-
-    def _clip(self, questions: list[str]) -> list[str]:
-        """Truncate questions to 64 tokens or a third of ``max_length``, to leave room for the context."""
-        most = min(64, self._room // 3)
-        encoded = self.tokenizer(questions, add_special_tokens=False, return_offsets_mapping=True)["offset_mapping"]
-        return [
-            text if len(offsets) <= most else text[: offsets[most - 1][1]]
-            for text, offsets in zip(questions, encoded, strict=True)
-        ]
 
     # ------------------------------------------------------------------------------------------------------ choices
 
@@ -308,9 +318,14 @@ def window_starts(length: int, room: int, overlap: int) -> list[int]:
     return [min(number * (room - overlap), max(length - room, 0)) for number in range(windows)]
 
 
-def _most_central(place: int, starts: list[int], room: int) -> int:
-    """Index of the window with the most context on the shorter side of ``place``."""
-    return max(range(len(starts)), key=lambda n: min(place - starts[n], starts[n] + room - 1 - place))
+def most_central(places: np.ndarray, starts: Sequence[int], room: int) -> np.ndarray:
+    """For each place, the index of the window with the most context on its shorter side, in O(places log windows).
+
+    That is the window with the nearest centre, start + (room - 1) / 2. Between two windows, the first one is taken up
+    to the middle of their centres.
+    """
+    ordered = np.asarray(starts, dtype=np.int64)
+    return np.searchsorted(ordered[:-1] + ordered[1:] + room - 1, 2 * places)
 
 
 def answer_tokens(example: Question, places: np.ndarray, cls_token: int) -> list[int] | None:

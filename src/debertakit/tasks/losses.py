@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from debertakit.data.examples import Kind
+from debertakit.ensembles import Ensemble, combined
 from debertakit.model import IGNORED
 from debertakit.tasks.features import RowLabel
 
@@ -38,7 +39,9 @@ NOWHERE = -1e4
 
 
 def task_logits(model: "PreTrainedModel", batch: Mapping[str, Tensor], kind: Kind) -> Tensor:
-    """Run one forward pass. Shapes as above, always fp32."""
+    """Run one forward pass. Shapes as above, always fp32. The members of an ensemble run one after the other."""
+    if isinstance(model, Ensemble):
+        return combined(kind, torch.stack([task_logits(each, batch, kind) for each in model.members]), model.combine)
     inputs = {key: batch[key] for key in INPUTS if key in batch}
     match kind:
         case "single-label" | "multi-label" | "tagging":

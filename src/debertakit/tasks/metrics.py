@@ -189,6 +189,13 @@ def entities(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -
         return {name: 100 * float(f(gold, guess, zero_division=0)) for name, f in measures.items()}
 
 
+def tags(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> Scores:
+    """Accuracy over words, and the share of sentences without an error (parts of speech)."""
+    pairs = list(zip(_gold_tags(examples, predictions), predictions, strict=True))
+    right = [a == b for gold, guess in pairs for a, b in zip(gold, guess, strict=True)]
+    return {"accuracy": _mean(right), "exact": _mean([tuple(gold) == tuple(guess) for gold, guess in pairs])}
+
+
 def cluener(examples: Sequence[Tagged], predictions: Sequence[Sequence[str]]) -> Scores:
     """CLUENER's script: F1 per type over entity texts in a sentence, averaged over types."""
     right: Counter[str] = Counter()

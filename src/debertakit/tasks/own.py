@@ -1,14 +1,17 @@
 """A task made of the user's own files (data/files.py)."""
 
 import json
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from debertakit.data.conll import read_conll, tag_names
-from debertakit.data.examples import Example, Kind
+from debertakit.data.conll import CONLL_SUFFIXES, has_entities, read_conll, tag_names
+from debertakit.data.examples import Example, Kind, Tagged
 from debertakit.data.files import kind_of, known_types, read_choices, read_table
+from debertakit.data.guessing import resolve_columns
 from debertakit.data.squad import read_squad
+from debertakit.data.tables import suffix_of
+from debertakit.data.tagged import holds_tags, read_tagged
 from debertakit.tasks import metrics
 from debertakit.tasks.task import Task
 
@@ -20,6 +23,12 @@ SCORES: dict[Kind, tuple[Callable[..., dict[str, float]], str]] = {
     "qa": (metrics.squad, "f1"),
     "choice": (metrics.accuracy, "accuracy"),
 }
+
+
+def scoring(kind: Kind, labels: Iterable[str]) -> tuple[Callable[..., dict[str, float]], str]:
+    """Score and main metric of the user's own data."""
+    plain_tags = kind == "tagging" and not has_entities(labels)
+    return (metrics.tags, "accuracy") if plain_tags else SCORES[kind]
 
 
 def own_task(
@@ -37,11 +46,19 @@ def own_task(
 ) -> Task:
     """Build a task from files. The files are read immediately; ``Task.read`` returns them for any folder.
 
+    Columns that are not given are guessed from the first file (data/guessing.py).
     Without ``train`` (evaluation), the model's ``kind`` and ``labels`` are used if given, else the first file decides.
     """
     paths = {name: path for name, path in (("train", train), ("dev", dev), ("test", test)) if path}
     if not paths:
         raise ValueError("pass at least one file: train, dev or test")
+    first_path = next(iter(paths.values()))
+    if kind not in ("tagging", "qa") or (kind == "tagging" and suffix_of(first_path) not in CONLL_SUFFIXES):
+        given = {"text": text, "pair": pair, "label": label, "options": options}
+        columns = resolve_columns(first_path, given, labelled=first_path != test)
+        text, pair, label = columns.get("text"), columns.get("pair"), columns.get("label")
+    if kind is None and text and label and not options and holds_tags(first_path, text, label):
+        kind = "tagging"
     splits: dict[str, list[Any]] = {}
     for split, path in paths.items():
         if not path.is_file():
@@ -49,12 +66,12 @@ def own_task(
         seen: Sequence[Any] = splits.get("train", ())
         labelled = split != "test"
         if options:
-            if not text or not label:
-                raise ValueError("a file with options also needs the columns text and label")
+            assert text
+            assert label
             splits[split] = read_choices(path, text=text, pair=pair, options=options, label=label, labelled=labelled)
+        elif text and kind == "tagging":
+            splits[split] = read_tagged(path, text, label, labelled=labelled)
         elif text:
-            if not label:
-                raise ValueError("a table needs the column label")
             splits[split] = read_table(
                 path,
                 text=text,
@@ -66,21 +83,24 @@ def own_task(
                 labels=labels,
                 labelled=labelled,
             )
-        elif path.suffix == ".json":
+        elif suffix_of(path) == ".json":
             splits[split] = list(read_squad(path, train=split == "train"))
         else:
+            splits[split] = read_conll(path, labelled=labelled, column=label)
+        if isinstance(splits[split][0], Tagged):
             known = tag_names(seen) if seen else labels if kind in (None, "tagging") else None
-            splits[split] = known_types(path, read_conll(path, labelled=labelled), known)
+            splits[split] = known_types(path, splits[split], known)
     first = next(iter(splits.values()))
     found = kind or kind_of(first)
-    score, metric = SCORES[found]
+    tags = tag_names(first) if found == "tagging" else ()
+    score, metric = scoring(found, tags)
     return Task(
         name="own",
         kind=found,
         read=lambda _: splits,
         score=score,
         metric=metric,
-        labels=tag_names(first) if found == "tagging" else None,
+        labels=tags or None,
         write=write,
         files={"test": "predictions.jsonl"},
     )

@@ -11,6 +11,7 @@ import numpy as np
 if TYPE_CHECKING:
     from sacrebleu.metrics import BLEU
 
+from debertakit.installation import install
 from debertakit.text.characters import HAN, is_han
 
 METRICS = {"bleu": "sacrebleu", "rouge": "rouge_score"}
@@ -24,7 +25,7 @@ def check(metric: str) -> None:
     if metric not in METRICS:
         raise ValueError(f"unknown metric {metric!r}; choose from {', '.join(METRICS)}")
     if find_spec(METRICS[metric]) is None:
-        raise ImportError(f"{metric} needs {METRICS[metric]}: pip install 'debertakit[generate]'")
+        raise ImportError(f"{metric} needs {METRICS[metric]}: {install('generate')}")
 
 
 def text_scores(metric: str, texts: list[str], references: list[str]) -> tuple[dict[str, float], dict[str, str]]:

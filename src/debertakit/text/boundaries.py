@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from debertakit.text.characters import HAN, is_han
+from debertakit.installation import install
+from debertakit.text.characters import UNIT, is_han
 
 Bools = NDArray[np.bool_]
 Detector = Callable[[str], Iterable[tuple[int, int]]]
@@ -22,8 +23,6 @@ Detector = Callable[[str], Iterable[tuple[int, int]]]
 EntitySource = str | Path | Detector
 """A gazetteer file, ``spacy:MODEL`` or a function."""
 
-_IS_HAN = re.compile(f"[{HAN}]")
-_ATOM = re.compile(f"[{HAN}]|[^\\W{HAN}]+")  # one Chinese character, or a run of other letters and digits
 _BYTE = re.compile("<0x[0-9A-F]{2}>")
 _HAN_LEAD = 0xE3  # in UTF-8, Chinese characters begin with this byte or a higher one
 
@@ -80,13 +79,8 @@ def need_jieba() -> None:
     try:
         import rjieba
     except ImportError as error:
-        raise ValueError("Chinese word boundaries need rjieba: pip install 'debertakit[zh]'") from error
+        raise ValueError(f"Chinese word boundaries need rjieba: {install('zh')}") from error
     rjieba.cut("")
-
-
-def looks_chinese(text: str) -> bool:
-    """Whether more than a fifth of the characters are Chinese."""
-    return len(_IS_HAN.findall(text)) > 0.2 * len(text)
 
 
 def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
@@ -116,13 +110,13 @@ class Gazetteer:
 
     def __init__(self, path: str | Path):
         self.phrases: dict[str, list[tuple[str, int]]] = {}
-        """First match of _ATOM -> [(phrase, offset of that match)]; for 《红楼梦》 the key is 红 and the offset 1."""
+        """First match of UNIT -> [(phrase, offset of that match)]; for 《红楼梦》 the key is 红 and the offset 1."""
         try:
             lines = Path(path).read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
             raise ValueError(f"{path}: not a readable gazetteer (UTF-8, one phrase per line): {error}") from error
         for phrase in {line.strip() for line in lines}:
-            if atom := _ATOM.search(phrase):
+            if atom := UNIT.search(phrase):
                 self.phrases.setdefault(atom.group(), []).append((phrase, atom.start()))
         if not self.phrases:
             raise ValueError(f"{path}: the gazetteer has no phrases")
@@ -132,7 +126,7 @@ class Gazetteer:
     def __call__(self, text: str) -> list[tuple[int, int]]:
         found: list[tuple[int, int]] = []
         free_from = 0
-        for atom in _ATOM.finditer(text):
+        for atom in UNIT.finditer(text):
             for phrase, place in self.phrases.get(atom.group(), ()):
                 start = atom.start() - place
                 end = start + len(phrase)

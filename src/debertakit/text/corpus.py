@@ -8,36 +8,42 @@ its end. After an interruption, the next run skips these pieces (without tokenis
 is reused if inputs, tokenizer and options are the same. Inputs are compared by a hash of their full content. A file
 with the same size and modification time as in the last run is not read again (as in git and rsync), so the check is
 instant for unchanged files and takes one pass at disk speed for copied files. A hub dataset is identified only by its
-name and ``@revision``.
+name and ``@revision``. The shards of an existing corpus are verified with their checksums; a damaged shard, and those
+after it, are built again.
 """
 
 import hashlib
 import itertools
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 import numpy as np
+import tokenizers
 from numpy.typing import NDArray
 
-from debertakit.files import file_hash, remove
+from debertakit.files import TEMPORARY, file_hash, remove
 from debertakit.protocols import Tokenizer
 from debertakit.text import boundaries
+from debertakit.text.characters import looks_chinese
 from debertakit.text.documents import DocumentReader, ReadingCounts, TxtDocument, open_documents
+from debertakit.text.duplicates import Duplicates
 from debertakit.text.encoding import EncoderOptions, MarkedTokens, encode_all
 from debertakit.text.manifest import FORMAT, MANIFEST, InputFile, Manifest, Options, read_manifest, write_manifest
-from debertakit.text.progress import ProgressBar
-from debertakit.text.shards import Corpus, locked, shard_damage, write_shard
+from debertakit.text.progress import ProgressBar, working
+from debertakit.text.shards import ARRAY_FILES, Corpus, locked, shard_damage, write_shard
 
 __all__ = ["Corpus", "prepare"]
 
 BATCH_CHARACTERS = 1 << 20  # per tokenizer call: enough to keep its threads busy
+SHARD_NAME = re.compile(rf"shard-\d{{5,}}(\.old)?({re.escape(TEMPORARY)}|\.partial)?")  # .partial: of version 1
 
 
 def prepare(
-    corpus: str | Path,
+    corpus: str | Path | Sequence[str | Path],
     tokenizer: Tokenizer,
     out_dir: str | Path,
     *,
@@ -47,30 +53,39 @@ def prepare(
     txt_document: TxtDocument = "blank-line",
     entities: boundaries.EntitySource | None = None,
     max_shard_tokens: int = 1 << 25,
+    drop_duplicates: Literal["exact"] | float | None = None,
     workers: int | None = None,
+    engine: Literal["local", "ray"] = "local",
     overwrite: bool = False,
 ) -> Corpus:
     """Tokenise a corpus into ``out_dir``. Resume an interrupted run; reuse a finished corpus.
 
     corpus: a .txt, .jsonl or .parquet file (the first two also .gz, .xz, .zst), a folder of them, or
-        ``hf:name[:config[:split]][@revision]``.
+        ``hf:name[:config[:split]][@revision]``; or a list of these sources, for a weighted mixture.
     validation: a share (0.05) or a number of documents (500) to hold out.
     language: ``zh`` finds words with jieba; ``auto`` does so if the text is Chinese and jieba is installed.
     txt_document: how a .txt file is split into documents.
     entities: a gazetteer file, ``spacy:MODEL`` or a function text -> [(start, end)], for entity masking.
+    drop_duplicates: leave out documents that occurred before: ``exact`` copies, or with a number such as 0.8 also near
+        copies (the Jaccard similarity of their word 5-grams, see duplicates.py).
     workers: number of processes for jieba and entities (default: one per core; a function runs in this process).
         Plain tokenisation uses the tokenizer's own threads (RAYON_NUM_THREADS).
+    engine: ``ray`` tokenises on a Ray cluster; the shards are the same, byte by byte.
     overwrite: replace a corpus in ``out_dir`` that was made from other inputs or with other options.
     """
     _check_options(tokenizer, validation, language, max_shard_tokens)
     folder = Path(out_dir)
     folder.mkdir(parents=True, exist_ok=True)
-    reader = open_documents(corpus, text_field=text_field, txt_document=txt_document)
+    duplicates = (
+        None if drop_duplicates is None else Duplicates(None if drop_duplicates == "exact" else drop_duplicates)
+    )
+    reader = open_documents(corpus, text_field=text_field, txt_document=txt_document, duplicates=duplicates)
     with locked(folder):
-        manifest = _plan(folder, reader, tokenizer, language, entities, max_shard_tokens, overwrite)
+        options = _options(reader, language, entities, max_shard_tokens, drop_duplicates)
+        manifest = _plan(folder, reader, tokenizer, options, overwrite)
         manifest["validation"] = validation
         if not manifest["complete"]:
-            _tokenise(folder, manifest, reader, tokenizer, entities, workers)
+            _tokenise(folder, manifest, reader, tokenizer, entities, workers, engine)
         write_manifest(folder, manifest)
     return Corpus.open(folder)
 
@@ -93,23 +108,14 @@ def _check_options(tokenizer: Tokenizer, validation: float, language: str, max_s
 # ----------------------------------------------------------------------------------------------------- planning
 
 
-def _plan(
-    folder: Path,
+def _options(
     reader: DocumentReader,
-    tokenizer: Tokenizer,
     language: str,
     entities: boundaries.EntitySource | None,
     max_shard_tokens: int,
-    overwrite: bool,
-) -> Manifest:
-    """Return the manifest to continue from: the existing one if inputs and options are the same, else a new one."""
-    old = None
-    if (folder / MANIFEST).exists():
-        try:
-            old = read_manifest(folder)
-        except ValueError:
-            if not overwrite:
-                raise
+    drop_duplicates: Literal["exact"] | float | None,
+) -> Options:
+    """Everything apart from inputs and tokenizer that the shards depend on."""
     named = None if entities is None else getattr(entities, "__qualname__", str(entities))
     if isinstance(entities, (str, Path)):
         boundaries.entity_detector(entities)  # fail now, not in a worker
@@ -121,11 +127,26 @@ def _plan(
         "entities": named,
         "max_shard_tokens": max_shard_tokens,
     }
+    if drop_duplicates is not None:
+        options["duplicates"] = str(drop_duplicates)
+    return options
+
+
+def _plan(folder: Path, reader: DocumentReader, tokenizer: Tokenizer, options: Options, overwrite: bool) -> Manifest:
+    """Return the manifest to continue from: the existing one if inputs and options are the same, else a new one."""
+    old = None
+    if (folder / MANIFEST).exists():
+        try:
+            old = read_manifest(folder)
+        except ValueError:
+            if not overwrite:
+                raise
     manifest: Manifest = {
         "format": FORMAT,
         "complete": False,
         "inputs": _fingerprints(reader, old),
         "tokenizer": tokenizer_hash(tokenizer),
+        "tokenizers": tokenizers.__version__,
         "options": options,
         "language": None,
         "vocabulary": {
@@ -145,8 +166,9 @@ def _plan(
     if old and _contents(old) != _contents(manifest):
         changed.insert(0, "inputs")
     if old is None or not old["shards"] or (changed and overwrite):
+        strays = _strays(folder, [])
         write_manifest(folder, manifest)
-        for path in folder.glob("shard-*"):
+        for path in strays:
             remove(path)
         return manifest
     if changed:
@@ -156,16 +178,40 @@ def _plan(
         )
     old["inputs"] = manifest["inputs"]  # with the current modification times
     for number, shard in enumerate(old["shards"]):
-        if damage := shard_damage(folder, shard):
+        if damage := shard_damage(folder, shard, checksums=True):
             print(f"{damage}; rebuilding from here", file=sys.stderr)
             del old["shards"][number:]
             old["complete"] = False
             break
+    strays = _strays(folder, [shard["name"] for shard in old["shards"]])
+    if not old["complete"]:
+        write_manifest(folder, old)
+    for path in strays:
+        remove(path)
     return old
+
+
+def _strays(folder: Path, listed: Sequence[str]) -> list[Path]:
+    """Shards that no manifest lists: an interrupted run left them, or they are about to be rebuilt.
+
+    Raise if a folder has the name of a shard but is not ours: it would be deleted.
+    """
+    ours = (folder / MANIFEST).exists()  # it is written before the first shard
+    found = [path for path in folder.glob("shard-*") if SHARD_NAME.fullmatch(path.name) and path.name not in listed]
+    for path in found:
+        files = {file.name for file in path.rglob("*")} if path.is_dir() else {""}
+        if not ours or not files <= ARRAY_FILES:
+            raise ValueError(f"{path} is not part of a corpus that was prepared here; choose another folder")
+    return found
 
 
 def tokenizer_hash(tokenizer: Tokenizer) -> str:
     return hashlib.blake2b(tokenizer.backend_tokenizer.to_str().encode(), digest_size=16).hexdigest()
+
+
+def document_hash(first_piece: str) -> int:
+    """Hash of a document's first piece. It decides whether the document is held out (shards.py)."""
+    return int.from_bytes(hashlib.blake2b(first_piece.encode(), digest_size=8).digest(), "little")
 
 
 def _contents(manifest: Manifest) -> list[tuple[str, str | None]]:
@@ -173,16 +219,19 @@ def _contents(manifest: Manifest) -> list[tuple[str, str | None]]:
 
 
 def _fingerprints(reader: DocumentReader, old: Manifest | None) -> list[InputFile]:
-    if reader.hub:
-        return [{"name": f"hf:{reader.hub}"}]
     before = old["inputs"] if old else []
     known = {(e["name"], e["bytes"], e["mtime_ns"]): e["blake2b"] for e in before if "blake2b" in e}
     entries: list[InputFile] = []
-    for path in reader.files:
-        status = path.stat()
-        key = (reader.name(path), status.st_size, status.st_mtime_ns)
-        content = known.get(key) or file_hash(path, "blake2b")
-        entries.append({"name": key[0], "bytes": key[1], "mtime_ns": key[2], "blake2b": content})
+    for number, source in enumerate(reader.sources, 1):
+        prefix = f"{number}/" if len(reader.sources) > 1 else ""  # two sources may have files of the same name
+        if source.hub:
+            entries.append({"name": f"{prefix}hf:{source.hub}"})
+        for path in source.files:
+            status = path.stat()
+            key = (prefix + source.name(path), status.st_size, status.st_mtime_ns)
+            with working(f"reading {path}"):
+                content = known.get(key) or file_hash(path, "blake2b")
+            entries.append({"name": key[0], "bytes": key[1], "mtime_ns": key[2], "blake2b": content})
     return entries
 
 
@@ -203,13 +252,14 @@ def _tokenise(
     tokenizer: Tokenizer,
     entities: boundaries.EntitySource | None,
     workers: int | None,
+    engine: Literal["local", "ray"],
 ) -> None:
     options, shards = manifest["options"], manifest["shards"]
     done = shards[-1]["counts"]["pieces"] if shards else 0
     batches = _batches(reader, min(BATCH_CHARACTERS, options["max_shard_tokens"]), done)
     first = list(itertools.islice(batches, 1))
     if not first and not shards:
-        raise ValueError(f"the corpus {reader.root or 'hf:' + str(reader.hub)} is empty: no text in it")
+        raise ValueError(f"the corpus {reader} is empty: no text in it")
     language = manifest["language"] = manifest["language"] or _language(options["language"], first[0].texts)
     vocabulary = manifest["vocabulary"]
     dtype = np.dtype(np.uint16 if vocabulary["size"] <= 1 << 16 else np.uint32)
@@ -218,13 +268,20 @@ def _tokenise(
     writer = _ShardWriter(folder, manifest)
     before = reader.bytes_read if shards else 0
     with ProgressBar("tokenising", "tokens", reader.bytes_total, before, writer.tokens) as progress:
-        for batch, tokens in encode_all(itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder):
+        for batch, tokens in encode_all(
+            itertools.chain(first, batches), lambda batch: batch.texts, workers, encoder, engine
+        ):
             writer.add(batch, tokens)
             progress.show(writer.tokens, batch.bytes_read)
         writer.flush()
     if not writer.tokens:
-        raise ValueError(f"the corpus {reader.root or 'hf:' + str(reader.hub)} gave no tokens")
+        raise ValueError(f"the corpus {reader} gave no tokens")
+    for source, before, end in zip(reader.sources, [0, *reader.ends], reader.ends, strict=False):
+        if before == end:
+            raise ValueError(f"{source} has no text{' of its own' if reader.duplicates else ''}")
     manifest["counts"] = asdict(reader.counts)
+    names = zip(reader.sources, reader.ends, strict=True)
+    manifest["sources"] = [{"name": str(source), "pieces": end} for source, end in names]
     manifest["complete"] = True
 
 
@@ -235,7 +292,7 @@ def _batches(reader: DocumentReader, size: int, skip: int) -> Iterator[_Batch]:
     characters = content = 0
     for number, (begins, text) in enumerate(reader.pieces()):
         if begins:
-            content = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+            content = document_hash(text)
         if number < skip:
             continue
         texts.append(text)
@@ -251,7 +308,7 @@ def _batches(reader: DocumentReader, size: int, skip: int) -> Iterator[_Batch]:
 def _language(asked: str, texts: list[str]) -> str:
     if asked != "auto":
         return asked
-    if not boundaries.looks_chinese("".join(texts)[:BATCH_CHARACTERS]):
+    if not looks_chinese("".join(texts)[:BATCH_CHARACTERS]):
         return "en"
     try:
         boundaries.need_jieba()

@@ -11,10 +11,13 @@ import json
 import lzma
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
+
+from debertakit.installation import install
+from debertakit.text.duplicates import Duplicates
 
 PIECE = 100_000
 MAX_LINE = 1 << 26  # a longer "line" is not text, and might not fit in memory
@@ -35,34 +38,65 @@ class ReadingCounts:
     pieces: int = 0
     empty: int = 0
     control_characters: int = 0
+    duplicates: int = 0
+    """Documents that were left out."""
+
+
+@dataclass
+class Source:
+    """A path (file or folder) or a hub dataset."""
+
+    files: list[Path]
+    root: Path | None
+    hub: str | None = None
+
+    def __str__(self) -> str:
+        return str(self.root or f"hf:{self.hub}")
+
+    def name(self, path: Path) -> str:
+        """Name of an input, relative to the root, so that it stays the same if the folder moves."""
+        return path.name if self.root is None or path == self.root else path.relative_to(self.root).as_posix()
 
 
 @dataclass
 class DocumentReader:
     """Reads the documents of a corpus. Keeps counts and the number of bytes read."""
 
-    files: list[Path]
-    root: Path | None
-    hub: str | None = None
+    sources: list[Source]
     text_field: str = "text"
     txt_document: TxtDocument = "blank-line"
+    duplicates: Duplicates | None = None
+    """Finds the documents to leave out. None: every document is read."""
     counts: ReadingCounts = field(default_factory=ReadingCounts)
     bytes_read: int = 0
+    ends: list[int] = field(default_factory=list)
+    """Number of pieces up to the end of each source that has been read."""
 
     @property
     def bytes_total(self) -> int:
-        return sum(path.stat().st_size for path in self.files)
+        return sum(path.stat().st_size for source in self.sources for path in source.files)
 
-    def name(self, path: Path) -> str:
-        """Name of an input, relative to the root, so that it stays the same if the folder moves."""
-        return path.name if self.root is None or path == self.root else path.relative_to(self.root).as_posix()
+    def __str__(self) -> str:
+        return ", ".join(map(str, self.sources))
 
     def pieces(self) -> Iterator[tuple[bool, str]]:
         """Yield (begins a document, clean text) in corpus order."""
-        for begins, raw in self._hub_rows() if self.hub else self._file_rows():
+        self.ends.clear()
+        for source in self.sources:
+            yield from self._pieces_of(source)
+            self.ends.append(self.counts.pieces)
+
+    def _pieces_of(self, source: Source) -> Iterator[tuple[bool, str]]:
+        dropped = False
+        for begins, raw in self._hub_rows(str(source.hub)) if source.hub else self._file_rows(source):
             text = self._clean(raw)
             if not text:
                 self.counts.empty += begins
+                continue
+            if begins and self.duplicates is not None:
+                dropped = self.duplicates.seen(text)
+                self.counts.duplicates += dropped
+            if dropped:  # with the rest of a long document
                 continue
             self.counts.documents += begins
             for piece in cut(text, PIECE):
@@ -76,9 +110,9 @@ class DocumentReader:
         self.counts.control_characters += dropped
         return text.strip()
 
-    def _file_rows(self) -> Iterator[tuple[bool, str]]:
-        before = 0
-        for path in self.files:
+    def _file_rows(self, source: Source) -> Iterator[tuple[bool, str]]:
+        before = self.bytes_read
+        for path in source.files:
             kind = _format(path)
             try:
                 if kind == ".parquet":
@@ -98,28 +132,37 @@ class DocumentReader:
             before += path.stat().st_size
             self.bytes_read = before
 
-    def _hub_rows(self) -> Iterator[tuple[bool, str]]:
+    def _hub_rows(self, hub: str) -> Iterator[tuple[bool, str]]:
         try:
             from datasets import load_dataset
         except ImportError as error:
-            raise ValueError(f"hf:{self.hub} needs `datasets`: pip install 'debertakit[pretrain]'") from error
-        spec, _, revision = str(self.hub).partition("@")
+            raise ValueError(f"hf:{hub} needs `datasets`: {install('pretrain')}") from error
+        spec, _, revision = hub.partition("@")
         name, config, split = (*spec.split(":"), "", "")[:3]
         try:
             rows = load_dataset(name, config or None, split=split or "train", revision=revision or None, streaming=True)
         except (OSError, ValueError) as error:
-            raise ValueError(f"hf:{self.hub} cannot be loaded: {error}") from error
+            raise ValueError(f"hf:{hub} cannot be loaded: {error}") from error
         for number, row in enumerate(rows, 1):
-            yield True, _text_of(row, self.text_field, f"hf:{self.hub}, row {number}")
+            yield True, _text_of(row, self.text_field, f"hf:{hub}, row {number}")
 
 
 def open_documents(
-    corpus: str | Path, *, text_field: str = "text", txt_document: TxtDocument = "blank-line"
+    corpus: str | Path | Sequence[str | Path],
+    *,
+    text_field: str = "text",
+    txt_document: TxtDocument = "blank-line",
+    duplicates: Duplicates | None = None,
 ) -> DocumentReader:
-    """Find the inputs for a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
-    if str(corpus).startswith("hf:"):
-        return DocumentReader([], None, str(corpus)[3:], text_field, txt_document)
-    root = Path(corpus)
+    """Find the inputs. A source is a path (file or folder) or ``hf:name[:config[:split]][@revision]``."""
+    names = [corpus] if isinstance(corpus, (str, Path)) else corpus
+    return DocumentReader([_find_source(name) for name in names], text_field, txt_document, duplicates)
+
+
+def _find_source(name: str | Path) -> Source:
+    if str(name).startswith("hf:"):
+        return Source([], None, str(name)[3:])
+    root = Path(name)
     if not root.exists():
         raise ValueError(f"{root}: no such file or folder")
     files = [root] if root.is_file() else sorted(p for p in root.rglob("*") if p.is_file() and _format(p))
@@ -128,7 +171,7 @@ def open_documents(
         raise ValueError(f"{root}: no corpus files in this folder; supported formats: {readable}")
     if not _format(files[0]):
         raise ValueError(f"{root}: unsupported format; supported formats: {readable}")
-    return DocumentReader(files, root, None, text_field, txt_document)
+    return Source(files, root)
 
 
 def cut(text: str, size: int) -> Iterator[str]:
@@ -165,7 +208,7 @@ class _Zstd(io.RawIOBase):
         try:
             import pyarrow
         except ImportError as error:
-            raise ValueError(f"{path}: reading .zst needs pyarrow: pip install 'debertakit[parquet]'") from error
+            raise ValueError(f"{path}: reading .zst needs pyarrow: {install('parquet')}") from error
         self.stream, self.path = pyarrow.CompressedInputStream(pyarrow.PythonFile(raw, "r"), "zstd"), path
 
     def readable(self) -> bool:
@@ -220,6 +263,8 @@ def _jsonl(lines: Iterator[bytes], path: Path, text_field: str) -> Iterator[tupl
             row = json.loads(_decode(line, path, number))
         except json.JSONDecodeError as error:
             raise ValueError(f"{path}, line {number}: not a JSON row ({error.msg}, column {error.colno})") from error
+        except RecursionError:
+            raise ValueError(f"{path}, line {number}: not a JSON row (nested too deeply)") from None
         yield True, _text_of(row, text_field, f"{path}, line {number}")
 
 
@@ -228,7 +273,7 @@ def _parquet(path: Path, text_field: str) -> Iterator[tuple[bool, str]]:
         from pyarrow import ArrowException
         from pyarrow.parquet import ParquetFile
     except ImportError as error:
-        raise ValueError(f"{path}: reading Parquet needs pyarrow: pip install 'debertakit[parquet]'") from error
+        raise ValueError(f"{path}: reading Parquet needs pyarrow: {install('parquet')}") from error
     try:
         file = ParquetFile(path)
         if text_field not in file.schema_arrow.names:

@@ -8,6 +8,7 @@ because numpy, torch and tokenizers have already started threads. The spawn meth
 the caller's script again in every worker, and a script without a `__main__` guard would run again.
 """
 
+import logging
 import os
 import pickle
 import signal
@@ -20,12 +21,13 @@ from contextlib import suppress
 from itertools import chain
 from queue import SimpleQueue
 from subprocess import PIPE
-from typing import NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from debertakit.installation import install
 from debertakit.text import boundaries
 
 T = TypeVar("T")
@@ -128,6 +130,36 @@ class Workers:
             process.communicate()  # wait, and close the pipes
 
 
+class RayWorkers:
+    """Encoder actors on a Ray cluster (RAY_ADDRESS), or on this machine. Called like ``Workers``."""
+
+    def __init__(self, count: int | None, options: EncoderOptions):
+        """``count``: default one per CPU of the cluster."""
+        try:
+            import ray
+        except ImportError as error:
+            raise ValueError(f"--engine ray needs Ray: {install('ray')}") from error
+        if not ray.is_initialized():
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            ray.init(include_dashboard=False, logging_level=logging.WARNING)
+        self.ray, self.count = ray, count or max(1, int(ray.cluster_resources()["CPU"]))
+        encoder = ray.remote(num_cpus=1 if count is None else 0, max_restarts=-1, max_task_retries=-1)(CorpusEncoder)
+        self.idle: SimpleQueue[Any] = SimpleQueue()
+        for _ in range(self.count):
+            self.idle.put(encoder.remote(options))
+
+    def __call__(self, texts: list[str]) -> MarkedTokens:
+        actor = self.idle.get()
+        try:
+            return self.ray.get(actor.__call__.remote(texts))
+        finally:
+            self.idle.put(actor)
+
+    def close(self) -> None:
+        while not self.idle.empty():
+            self.ray.kill(self.idle.get())
+
+
 def serve() -> None:
     """Main loop of a worker: read EncoderOptions, then lists of texts, from stdin; write results to stdout."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C: the parent reports it and closes the workers
@@ -149,13 +181,21 @@ def serve() -> None:
 
 
 def encode_all(
-    batches: Iterable[T], texts: Callable[[T], list[str]], workers: int | None, options: EncoderOptions
+    batches: Iterable[T],
+    texts: Callable[[T], list[str]],
+    workers: int | None,
+    options: EncoderOptions,
+    engine: Literal["local", "ray"] = "local",
 ) -> Iterator[tuple[T, MarkedTokens]]:
     """Yield each batch with its tokens, in order, while the next batches are being encoded."""
     cores = workers or os.cpu_count() or 1
     slow = options.language == "zh" or options.entities is not None
-    encode: CorpusEncoder | Workers
-    if slow and cores > 1 and not callable(options.entities):
+    encode: CorpusEncoder | Workers | RayWorkers
+    if engine == "ray":
+        encode = RayWorkers(workers, options)
+        cores, slow = encode.count, True
+        pool = ThreadPoolExecutor(cores)
+    elif slow and cores > 1 and not callable(options.entities):
         pool, encode = ThreadPoolExecutor(cores), Workers(cores, options)
     else:  # two threads: one converts its result to arrays while the tokenizer encodes for the other
         pool, encode = ThreadPoolExecutor(1 if slow else 2), CorpusEncoder(options)
@@ -171,5 +211,5 @@ def encode_all(
             yield ready, future.result()
     finally:
         pool.shutdown(cancel_futures=True)
-        if isinstance(encode, Workers):
+        if not isinstance(encode, CorpusEncoder):
             encode.close()

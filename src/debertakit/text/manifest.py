@@ -1,13 +1,18 @@
-"""manifest.json of a prepared corpus: what the corpus was made from, and which shards are complete."""
+"""manifest.json of a prepared corpus: what the corpus was made from, and which shards are complete.
+
+The file also stores its own checksum. Manifests of version 1 have none and are accepted without the check.
+"""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TypedDict
 
-from debertakit.files import write_json
+from debertakit.files import bytes_hash, write_json
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+CHECKSUM = "blake2b"
 
 
 class HubInput(TypedDict):
@@ -22,13 +27,18 @@ class InputFile(HubInput, total=False):
     blake2b: str
 
 
-class Options(TypedDict):
+class OptionsOfVersion1(TypedDict):
     language: str
     text_field: str
     txt_document: str
     entities: str | None
     """Hash of the gazetteer, ``spacy:MODEL``, or the name of a function."""
     max_shard_tokens: int
+
+
+class Options(OptionsOfVersion1, total=False):
+    duplicates: str
+    """``exact``, or the similarity from which documents are near duplicates. Absent: every document is kept."""
 
 
 class Vocabulary(TypedDict):
@@ -56,7 +66,13 @@ class Shard(TypedDict):
     """Documents, pieces etc. read up to the end of this shard."""
 
 
-class Manifest(TypedDict):
+class PreparedSource(TypedDict):
+    name: str
+    pieces: int
+    """Pieces up to the end of this source: its documents follow those of the source before it."""
+
+
+class Version1(TypedDict):
     format: int
     complete: bool
     inputs: list[InputFile]
@@ -72,18 +88,34 @@ class Manifest(TypedDict):
     """Share or number of held-out documents."""
 
 
+class Manifest(Version1, total=False):
+    """Corpora of version 1 lack these."""
+
+    tokenizers: str
+    """Version of the tokenizers library that made the tokens."""
+    sources: list[PreparedSource]
+    """In corpus order. Absent until all of them have been read."""
+
+
 def read_manifest(folder: Path) -> Manifest:
     path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{folder} is not a prepared corpus: it has no {MANIFEST}") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path}: unreadable ({error}); delete the folder and prepare the corpus again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise ValueError(f"{path}: not a corpus of format {FORMAT}; delete the folder and prepare the corpus again")
+    written = manifest.pop(CHECKSUM, None)
+    if written is not None and written != _checksum(manifest):
+        raise ValueError(f"{path}: its content has changed; delete the folder and prepare the corpus again")
     return manifest  # type: ignore[return-value]
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
-    write_json(folder / MANIFEST, manifest)
+    write_json(folder / MANIFEST, {**manifest, CHECKSUM: _checksum(manifest)})
+
+
+def _checksum(manifest: Mapping[str, object]) -> str:
+    return bytes_hash([json.dumps(manifest, sort_keys=True).encode()])

@@ -13,7 +13,7 @@ document in the same part. Arrays are memory-mapped; about 20 bytes per document
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from debertakit.files import file_hash, replacing
 from debertakit.text.manifest import ArrayFile, Manifest, Shard, Vocabulary, read_manifest
 
 Bits = NDArray[np.uint8]  # eight tokens per byte, the first token in the highest bit
+ARRAY_FILES = {f"{name}.npy" for name in ("tokens", "words", "inside", "offsets", "hashes")}
 OPEN_SHARDS = 200  # each uses up to three file descriptors; the usual limit is 1024
 
 
@@ -87,10 +88,16 @@ class Corpus:
         for shard in manifest["shards"]:
             if damage := shard_damage(folder, shard):
                 raise ValueError(f"{damage}; prepare the corpus again to rebuild this shard")
-        hashes = [_load(folder / shard["name"] / "hashes.npy") for shard in manifest["shards"]]
-        held_out = _held_out(np.concatenate(hashes), manifest["validation"])
+        held_out = _held_out(_hashes(folder, manifest), manifest["validation"])
         files = _Files(folder, manifest)
-        return cls(folder, manifest, Shards(files, np.flatnonzero(~held_out)), Shards(files, np.flatnonzero(held_out)))
+        ends = [source["pieces"] for source in manifest.get("sources", [])][:-1]  # version 1: one source
+        train, validation = (Shards(files, np.flatnonzero(half), ends) for half in (~held_out, held_out))
+        return cls(folder, manifest, train, validation)
+
+    def held_out_hashes(self) -> set[int]:
+        """Hashes of the documents that are held out (corpus.document_hash): the same for every tokenizer."""
+        hashes = _hashes(self.folder, self.manifest)
+        return set(hashes[_held_out(hashes, self.manifest["validation"])].tolist())
 
     def verify(self) -> None:
         """Read every file and compare checksums."""
@@ -102,8 +109,11 @@ class Corpus:
 class Shards:
     """A subset of the documents of a corpus, in order: ``len()``, ``document(i)``, and ``take`` for packing."""
 
-    def __init__(self, files: "_Files", documents: NDArray[np.int64]):
+    def __init__(self, files: "_Files", documents: NDArray[np.int64], source_ends: Sequence[int] = ()):
         self._files = files
+        self.source_count = len(source_ends) + 1
+        self.sources: NDArray[np.int64] = np.searchsorted(np.array(source_ends, np.int64), documents, side="right")
+        """int64 [documents]: number of the source of each document."""
         self._address = files.offsets[:-1][documents]  # start of each document in the concatenated shards
         lengths = (files.offsets[1:] - files.offsets[:-1])[documents]
         self.ends: NDArray[np.int64] = np.concatenate([[0], np.cumsum(lengths)])
@@ -119,6 +129,14 @@ class Shards:
     @property
     def vocabulary(self) -> Vocabulary:
         return self._files.manifest["vocabulary"]
+
+    def token_counts(self) -> NDArray[np.int64]:
+        """Count each token of the vocabulary in these documents. [vocabulary]"""
+        counts = np.zeros(self.vocabulary["size"], np.int64)
+        for start in range(0, self.tokens, 1 << 22):  # 4 M tokens at a time: memory stays bounded
+            stop = min(start + (1 << 22), self.tokens)
+            counts += np.bincount(self.take(np.array([start]), np.array([stop]))[0], minlength=len(counts))
+        return counts
 
     def document(self, index: int) -> tuple[NDArray, NDArray[np.bool_]]:
         """Return token ids and word starts."""
@@ -169,8 +187,8 @@ class _Files:
             tokens, word_bits, inside_bits = self._shard(int(shard))
             ids[rows] = tokens[at]
             words[rows] = word_bits[at >> 3] >> (7 - (at & 7)) & 1
-            if inside_bits is not None and inside is not None:
-                inside[rows] = inside_bits[at >> 3] >> (7 - (at & 7)) & 1
+            if inside is not None:
+                inside[rows] = ~words[rows] if inside_bits is None else inside_bits[at >> 3] >> (7 - (at & 7)) & 1
         return ids, words, inside
 
     def _shard(self, index: int) -> tuple[NDArray, Bits, Bits | None]:
@@ -183,6 +201,10 @@ class _Files:
                 self._open.popitem(last=False)
         self._open.move_to_end(index)
         return self._open[index]
+
+
+def _hashes(folder: Path, manifest: Manifest) -> NDArray[np.uint64]:
+    return np.concatenate([_load(folder / shard["name"] / "hashes.npy") for shard in manifest["shards"]])
 
 
 def _held_out(hashes: NDArray[np.uint64], validation: float) -> NDArray[np.bool_]:

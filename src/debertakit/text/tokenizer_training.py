@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +20,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, normalizers, pre_toke
 
 from debertakit.text.documents import open_documents
 from debertakit.text.options import TokenizerOptions
+from debertakit.text.progress import working
 from debertakit.text.tokenizers import SPECIALS, byte_level, wrap
 from debertakit.text.unigram import SQUEEZE_SPACES, unigram
 
@@ -57,7 +60,9 @@ def train_tokenizer(
     elif isinstance(source, Iterator):
         source = list(source)
     train = {"unigram": _train_unigram, "bpe": _train_bpe, "wordpiece": _train_wordpiece}[kind]
-    return wrap(train(lambda: _texts(source), vocab_size, lowercase, progress))
+    with working("training the tokenizer") if progress else nullcontext():
+        bars = progress and sys.stderr.isatty()
+        return wrap(train(lambda: _texts(source), vocab_size, lowercase, bars))
 
 
 def _texts(source: Iterable[str | Path]) -> Iterator[str]:

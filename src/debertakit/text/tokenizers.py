@@ -16,17 +16,22 @@ Released DeBERTa models and newly trained tokenizers use the ids [PAD] 0, [CLS] 
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import tokenizers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
+from debertakit.files import remove, replacing, temporary_path
 from debertakit.text.unigram import from_sentencepiece
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+    from debertakit.protocols import Tokenizer as SavedTokenizer
 
 SPECIALS = ["[PAD]", "[CLS]", "[SEP]", "[UNK]"]
 MASK = "[MASK]"
@@ -54,11 +59,39 @@ def load_tokenizer(path_or_name: str | Path) -> PreTrainedTokenizerFast:
             return _from_gpt2(file)
         if file.name == "vocab.txt":
             return _from_wordpiece(file)
-    except ValueError:
-        raise
     except Exception as error:  # the Rust side raises bare Exception; add the file name
+        if isinstance(error, ValueError) and not isinstance(error, (json.JSONDecodeError, UnicodeDecodeError)):
+            raise
         raise ValueError(f"{file} is not a readable tokenizer file: {error}") from error
     raise ValueError(f"{file} is not a tokenizer file: expected a .model or one of {', '.join(TOKENIZER_FILES)}")
+
+
+def save_tokenizer(tokenizer: SavedTokenizer, folder: Path) -> None:
+    """Write the tokenizer's files to ``folder``, each file complete or not at all. Other files in it stay."""
+    if not folder.is_dir() or not any(folder.iterdir()):
+        with replacing(folder) as temporary:
+            write_tokenizer(tokenizer, temporary)
+        return
+    written = temporary_path(folder)
+    remove(written)
+    try:
+        write_tokenizer(tokenizer, written)
+        for file in sorted(written.iterdir()):
+            with replacing(folder / file.name) as temporary:
+                file.rename(temporary)
+    finally:
+        remove(written)
+
+
+def write_tokenizer(tokenizer: SavedTokenizer, folder: Path) -> None:
+    """``save_pretrained`` with the version of the tokenizers library; a full disk is an OSError."""
+    tokenizer.init_kwargs["tokenizers_version"] = tokenizers.__version__  # in tokenizer_config.json
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:
+        if type(error) is not Exception:  # the Rust side raises bare Exception
+            raise
+        raise OSError(f"cannot write the tokenizer to {folder}: {error}") from error
 
 
 def _download(name: str) -> Path:

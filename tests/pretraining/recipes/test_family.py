@@ -22,8 +22,11 @@ from tests.stock import needs_stock_masked_lm
 
 STEPS, SAVED = 200, 197
 DETECTORS = ["v3-tiny", "electra-tiny"]
-OWN = ["tiny-ar", "tiny-ar-ap", "tiny-ar-absolute", "tiny-mt", "tiny-d"]  # models that only debertakit has
-EVERY = [name for name in RECIPES if "tiny" in name]
+# models that only debertakit has
+OWN = ["tiny-ar", "tiny-ar-ap", "tiny-ar-absolute", "tiny-mt", "tiny-d", "tiny-prefix", "tiny-plm", "tiny-emd-unshared"]
+# no new code beyond that of the others (their parts have own tests), or (tiny-entities) another corpus
+LEFT_OUT = {"tiny-ar-emd", "tiny-unilm", "tiny-position", "tiny-emd-none", "tiny-emd-embeddings", "tiny-entities"}
+EVERY = [name for name in RECIPES if "tiny" in name and name not in LEFT_OUT]
 STOCK = [name for name in EVERY if name not in (*OWN, *DETECTORS)]
 CLASSES = {
     "bert": "BertForPreTraining",
@@ -47,7 +50,8 @@ def shrunk(name: str, *more: str, layers: int = 2) -> Any:
         shape = [f"num_hidden_layers={layers}", "hidden_size=64", "num_attention_heads=2", "intermediate_size=128"]
         shape += ["hidden_dropout_prob=0.1", *(["decoder_layers=1"] if config.family == "deberta-d" else [])]
     data = ["data.max_length=32", "data.step_tokens=128", "data.micro_tokens=128", "evaluate_tokens=1024"]
-    pace = [f"steps={STEPS}", "optimizer.warmup_steps=10", "precision=fp32"]
+    # the margins are below the loss of a uniform guess
+    pace = [f"steps={STEPS}", "optimizer.warmup_steps=10", "precision=fp32", "unigram_bias=false"]
     return override(config, [*(f"model.{field}" for field in shape), *data, *pace, *more])
 
 
@@ -76,9 +80,9 @@ def trained(materials, tmp_path_factory):
         before = evaluate(run)
         for step in range(STEPS):
             if step == SAVED:
-                folder = state.save(
-                    tmp_path_factory.mktemp(name), run.module, run.optimizer, run.progress, World(), tokenizer
-                )
+                root = tmp_path_factory.mktemp(name)
+                written = config.to_json()
+                folder = state.save(root, run.module, run.optimizer, run.progress, World(), tokenizer, written)
             train_step(run, 0.0)
         after = evaluate(run)
         torch.manual_seed(99)
@@ -284,7 +288,7 @@ def test_padding_changes_nothing(materials):
         ("albert-tiny", "model.num_hidden_groups=2", "unknown field model.num_hidden_groups"),
         ("albert-tiny", "model.share=some", "model.share"),
         ("bert-tiny", "data.mode=blocks", "data.mode=documents"),
-        ("spanbert-tiny", "masking.one_mask_per_span=true", "one_mask_per_span=false"),
+        ("xlnet-tiny", "masking.one_mask_per_span=true", "one_mask_per_span=false"),
         ("xlnet-tiny", "parallel=fsdp2", "family=deberta"),
     ],
 )

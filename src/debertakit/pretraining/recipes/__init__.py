@@ -8,12 +8,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 from debertakit.pretraining import settings
+from debertakit.pretraining.recipes.ablations import ABLATIONS
 from debertakit.pretraining.recipes.deberta import DEBERTA_RECIPES
 from debertakit.pretraining.recipes.family import FAMILY
+from debertakit.pretraining.recipes.generative import GENERATIVE
 from debertakit.pretraining.recipes.rtd import REPLACED_TOKEN_DETECTION
 from debertakit.pretraining.settings import PretrainConfig
 
-RECIPES: dict[str, Callable[[], PretrainConfig]] = {**DEBERTA_RECIPES, **FAMILY, **REPLACED_TOKEN_DETECTION}
+RECIPES: dict[str, Callable[[], PretrainConfig]] = {
+    **DEBERTA_RECIPES,
+    **ABLATIONS,
+    **GENERATIVE,
+    **FAMILY,
+    **REPLACED_TOKEN_DETECTION,
+}
 
 
 def recipes() -> dict[str, str]:

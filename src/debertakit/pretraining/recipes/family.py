@@ -1,6 +1,7 @@
 """BERT, RoBERTa, ALBERT, SpanBERT, XLNet and GPT-2.
 
-``*-base`` are the published recipes, as far as they were published (docs/family.md lists the differences). ``*-tiny``
+``*-base`` and ``*-large`` are the published recipes, as far as they were published (docs/family.md lists the
+differences). ``*-tiny``
 have the size, data and budget of ``tiny``; they differ in model, objective, masking and tokenizer. Models other than
 GPT-2 use a third of DeBERTa's learning rate: the loss of BERT rose again at 3e-3 (measured). The other rates were not
 tuned.
@@ -13,6 +14,13 @@ from debertakit.pretraining.recipes.deberta import tiny, with_model
 from debertakit.pretraining.settings import Data, PretrainConfig
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
+
+LARGE: dict[str, object] = {
+    "num_hidden_layers": 24,
+    "hidden_size": 1024,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 
 
 def bert_base() -> PretrainConfig:
@@ -28,6 +36,11 @@ def bert_base() -> PretrainConfig:
     )
 
 
+def bert_large() -> PretrainConfig:
+    """BERT large: 24 x 1024, otherwise as bert-base."""
+    return replace(bert_base(), name="bert-large", model=dict(LARGE), gradient_checkpointing=True)
+
+
 def roberta_base() -> PretrainConfig:
     """RoBERTa base: dynamic masks, full sentences, no NSP, byte BPE, 8,192 x 512 tokens per step."""
     return PretrainConfig(
@@ -39,6 +52,13 @@ def roberta_base() -> PretrainConfig:
         data=Data(tokenizer="bpe", vocab_size=50265, step_tokens=8192 * 512, mode="blocks"),
         steps=500_000,
     )
+
+
+def roberta_large() -> PretrainConfig:
+    """RoBERTa large: 24 x 1024, learning rate 4e-4."""
+    base = with_model(roberta_base(), "roberta-large", **LARGE)
+    slower = replace(base.optimizer, lr=4e-4, warmup_steps=30_000)
+    return replace(base, optimizer=slower, gradient_checkpointing=True)
 
 
 def albert_base() -> PretrainConfig:
@@ -55,6 +75,21 @@ def albert_base() -> PretrainConfig:
     )
 
 
+def albert_large() -> PretrainConfig:
+    """ALBERT large: 24 x 1024, all layers shared."""
+    return _albert("albert-large", 24, 1024, 16)
+
+
+def albert_xlarge() -> PretrainConfig:
+    """ALBERT xlarge: 24 x 2048, all layers shared."""
+    return _albert("albert-xlarge", 24, 2048, 16)
+
+
+def albert_xxlarge() -> PretrainConfig:
+    """ALBERT xxlarge: 12 x 4096, all layers shared."""
+    return _albert("albert-xxlarge", 12, 4096, 64)
+
+
 def spanbert_base() -> PretrainConfig:
     """SpanBERT base: geometric spans, span-boundary objective, single sequences, 256 x 512 tokens per step."""
     base = bert_base()
@@ -69,6 +104,11 @@ def spanbert_base() -> PretrainConfig:
     )
 
 
+def spanbert_large() -> PretrainConfig:
+    """SpanBERT large: 24 x 1024, otherwise as spanbert-base."""
+    return replace(spanbert_base(), name="spanbert-large", model=dict(LARGE), gradient_checkpointing=True)
+
+
 def xlnet_base() -> PretrainConfig:
     """XLNet base: predicts the last sixth of a random order, in spans of 1 to 5 words, 8,192 x 512 per step."""
     return PretrainConfig(
@@ -81,6 +121,11 @@ def xlnet_base() -> PretrainConfig:
         data=Data(tokenizer="unigram", vocab_size=32_000, step_tokens=8192 * 512),
         steps=500_000,
     )
+
+
+def xlnet_large() -> PretrainConfig:
+    """XLNet large: 24 x 1024, otherwise as xlnet-base."""
+    return replace(xlnet_base(), name="xlnet-large", model={**_xlnet_shape(24, 1024, 16, 4096), "dropout": 0.1})
 
 
 def bert_tiny() -> PretrainConfig:
@@ -114,6 +159,12 @@ def spanbert_tiny() -> PretrainConfig:
     return _tiny(spanbert_base(), "spanbert-tiny", _bert_shape(), lr=1e-3)
 
 
+def spanbert_tiny_one_mask() -> PretrainConfig:
+    """spanbert-tiny with a single [MASK] for a whole span."""
+    base = spanbert_tiny()
+    return replace(base, name="spanbert-tiny-one-mask", masking=replace(base.masking, one_mask_per_span=True))
+
+
 def xlnet_tiny() -> PretrainConfig:
     """XLNet, 4 x 128: predicts the last sixth of a random order; two-stream attention, relative positions."""
     return _tiny(xlnet_base(), "xlnet-tiny", {**_xlnet_shape(4, 128, 4, 512), "dropout": 0.0}, lr=1e-3)
@@ -124,7 +175,8 @@ def gpt2_tiny() -> PretrainConfig:
     shape = {"n_layer": 4, "n_embd": 128, "n_head": 4, "n_positions": 128}
     dropout = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
     config = _tiny(roberta_base(), "gpt2-tiny", {**shape, **dropout}, lr=3e-3)  # better than 1e-3 (docs/generation.md)
-    return replace(config, family="gpt2", objectives=Objectives(mlm=0.0, arlm=1.0), data=tiny().data)
+    objective = Objectives(mlm=0.0, arlm=1.0)
+    return replace(config, family="gpt2", objectives=objective, unigram_bias=False, data=tiny().data)  # GPT-2: no bias
 
 
 FAMILY = {
@@ -133,27 +185,43 @@ FAMILY = {
     "albert-base": albert_base,
     "spanbert-base": spanbert_base,
     "xlnet-base": xlnet_base,
+    "bert-large": bert_large,
+    "roberta-large": roberta_large,
+    "albert-large": albert_large,
+    "albert-xlarge": albert_xlarge,
+    "albert-xxlarge": albert_xxlarge,
+    "spanbert-large": spanbert_large,
+    "xlnet-large": xlnet_large,
     "bert-tiny": bert_tiny,
     "roberta-tiny": roberta_tiny,
     "albert-tiny": albert_tiny,
     "albert-tiny-ffn": albert_tiny_ffn,
     "albert-tiny-attention": albert_tiny_attention,
     "spanbert-tiny": spanbert_tiny,
+    "spanbert-tiny-one-mask": spanbert_tiny_one_mask,
     "xlnet-tiny": xlnet_tiny,
     "gpt2-tiny": gpt2_tiny,
 }
 
 
+def _albert(name: str, layers: int, hidden: int, heads: int) -> PretrainConfig:
+    shape = {"num_hidden_layers": layers, "hidden_size": hidden, "num_attention_heads": heads}
+    return with_model(albert_base(), name, **shape, intermediate_size=4 * hidden)
+
+
 def _tiny(base: PretrainConfig, name: str, model: dict[str, object], *, lr: float) -> PretrainConfig:
-    """Reduce a published recipe to the size, data and budget of ``tiny``."""
+    """Reduce a published recipe to the size, data and budget of ``tiny``. Token masks get the rate of ``tiny``."""
     deberta = tiny()
+    masking = base.masking
+    if masking.strategy == "token":
+        masking = replace(masking, rate=deberta.masking.rate)
     return replace(
         deberta,
         name=name,
         family=base.family,
         model=model,
         objectives=base.objectives,
-        masking=base.masking,
+        masking=masking,
         optimizer=replace(deberta.optimizer, lr=lr),
         data=replace(deberta.data, tokenizer=base.data.tokenizer, mode=base.data.mode),
     )

@@ -7,7 +7,7 @@ rate of base and small (6e-4 or 5e-4), and none gives the rate of xsmall.
 from dataclasses import replace
 
 from debertakit.objectives import Rtd
-from debertakit.pretraining.recipes.deberta import tiny, without_vocabulary
+from debertakit.pretraining.recipes.deberta import tiny, with_model, without_vocabulary
 from debertakit.pretraining.settings import Data, PretrainConfig
 from debertakit.text.masking import Masking
 from debertakit.training.optim import Optimizer
@@ -62,6 +62,7 @@ def v3_tiny() -> PretrainConfig:
     """DeBERTaV3 in minutes on two CPU cores: tiny with RTD + GDES and a 2-layer generator."""
     base = tiny()
     slower = replace(base.optimizer, lr=1e-3)  # at tiny's 3e-3 the discriminator learns nothing (docs/log.md)
+    # not tiny's rate of 40 %: the rate is also the share of tokens that the discriminator sees replaced (not measured)
     return replace(base, name="v3-tiny", masking=ALL_MASKED, rtd=Rtd(), optimizer=slower)
 
 
@@ -77,6 +78,33 @@ def electra_small() -> PretrainConfig:
         optimizer=Optimizer(lr=5e-4, warmup_steps=10_000),
         data=Data(tokenizer="wordpiece", vocab_size=30_522, max_length=128, step_tokens=128 * 128),
         steps=1_000_000,
+    )
+
+
+def electra_base() -> PretrainConfig:
+    """ELECTRA base as published: 12 x 768, generator a third as wide, 766 k steps of 256 x 512."""
+    base = electra_small()
+    shape = {"embedding_size": 768, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    return replace(
+        with_model(base, "electra-base", **shape),
+        rtd=Rtd(sharing="es", steps="joint", generator_layers=12, generator_width=1 / 3),
+        optimizer=replace(base.optimizer, lr=2e-4),
+        data=replace(base.data, max_length=512, step_tokens=256 * 512),
+        steps=766_000,
+    )
+
+
+def electra_large() -> PretrainConfig:
+    """ELECTRA large as published: 24 x 1024, generator a quarter as wide, 25 % masks, 1.75 M steps of 2,048 x 512."""
+    base = electra_base()
+    shape = {"embedding_size": 1024, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096}
+    return replace(
+        with_model(base, "electra-large", **shape, num_hidden_layers=24),
+        masking=replace(base.masking, rate=0.25),
+        rtd=Rtd(sharing="es", steps="joint", generator_layers=24, generator_width=0.25),
+        data=replace(base.data, step_tokens=2048 * 512),
+        steps=1_750_000,
+        gradient_checkpointing=True,
     )
 
 
@@ -103,6 +131,8 @@ REPLACED_TOKEN_DETECTION = {
     "v3-tiny": v3_tiny,
     "rtd": rtd,
     "electra-small": electra_small,
+    "electra-base": electra_base,
+    "electra-large": electra_large,
     "electra-tiny": electra_tiny,
 }
 

@@ -3,6 +3,7 @@
 import difflib
 
 from debertakit.tasks.suites.clue import CLUE
+from debertakit.tasks.suites.diagnostics import DIAGNOSTICS
 from debertakit.tasks.suites.glue import GLUE
 from debertakit.tasks.suites.multiple_choice import MULTIPLE_CHOICE
 from debertakit.tasks.suites.ner import NER
@@ -10,7 +11,9 @@ from debertakit.tasks.suites.squad import SQUAD
 from debertakit.tasks.suites.superglue import SUPERGLUE
 from debertakit.tasks.task import Task
 
-BENCHMARKS: dict[str, Task] = {task.name: task for task in (*GLUE, *SUPERGLUE, *SQUAD, *MULTIPLE_CHOICE, *NER, *CLUE)}
+BENCHMARKS: dict[str, Task] = {
+    task.name: task for task in (*GLUE, *SUPERGLUE, *SQUAD, *MULTIPLE_CHOICE, *NER, *CLUE, *DIAGNOSTICS)
+}
 
 
 def task(name: str) -> Task:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from debertakit.data.choices import choices, letter_index
 from debertakit.data.examples import Choice
-from debertakit.data.folders import SPLITS, find, read_splits, with_dev
+from debertakit.data.folders import SPLITS, find, is_hub, read_splits, with_dev
 from debertakit.data.problems import Problems
 from debertakit.data.tables import TableRow, collect, table
 from debertakit.tasks import metrics
@@ -17,10 +17,11 @@ SWAG_ENDINGS = ("ending0", "ending1", "ending2", "ending3")
 
 
 def read_race(folder: Path) -> dict[str, list[Choice]]:
-    """Read the archive's folders (train/high/1.txt ...; one passage per file), or JSON lines (one passage per line)."""
+    """Read the archive's folders (train/high/1.txt ...; one passage per file), JSON lines (one passage per line), or
+    the hub (one question per row)."""
     root = next((place for place in (folder / "RACE", folder) if (place / "train").is_dir()), None)
     if root is None:
-        return read_splits(folder, race, names=("RACE",), patterns=SPLITS)
+        return read_splits(folder, race, names=("RACE",), patterns=SPLITS, hub="ehovy/race:all")
     splits: dict[str, list[Choice]] = {}
     for split in ("train", "dev", "test"):
         if not (root / split).is_dir():
@@ -43,6 +44,10 @@ def race(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[C
 def _questions(row: TableRow, labelled: bool) -> list[Choice]:
     """Questions of one passage. The id begins with the level, "high" or "middle"."""
     values = json.loads(row.values["json"]) if "json" in row.values else row.values
+    if "example_id" in values:  # the hub repeats the passage for each question
+        single = {"questions": [values["question"]], "answers": [values["answer"]], "options": [values["options"]]}
+        identity = f"{values['example_id'].removesuffix('.txt')}-{row.number}"
+        values = {"article": values["article"], "id": identity, **single}
     passage, questions = values["article"], values["questions"]
     answers = values["answers"] if labelled or values.get("answers") else [None] * len(questions)
     if not len(questions) == len(answers) == len(values["options"]):
@@ -72,13 +77,18 @@ def score_race(examples: Sequence[Choice], predictions: Sequence[int]) -> dict[s
 
 
 def read_swag(folder: Path) -> dict[str, list[Choice]]:
+    if is_hub(folder):
+        return read_splits(folder, _swag, names=(), hub="allenai/swag:regular")
     splits = {}
     for split, path in find(folder, ("swag",), suffixes=(".csv",)).items():
         problems = Problems(path)
-        rows = table(path, problems, quoting="csv")
-        splits[split] = choices(rows, problems, "sent1", "sent2", SWAG_ENDINGS, "label", labelled=split != "test")
+        splits[split] = _swag(table(path, problems, quoting="csv"), problems, split != "test")
         problems.finish(len(splits[split]))
     return splits
+
+
+def _swag(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> list[Choice]:
+    return choices(rows, problems, "sent1", "sent2", SWAG_ENDINGS, "label", labelled=labelled)
 
 
 def write(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) -> None:

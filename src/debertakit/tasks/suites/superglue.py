@@ -91,6 +91,12 @@ def _multirc(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> li
 
 
 def _judgements(values: dict[str, Any], labelled: bool) -> list[TextExample]:
+    """A row of the archive is a passage with all its questions, a row of the hub is one answer."""
+    if "paragraph" in values:
+        idx = values["idx"]
+        answer = {"idx": idx["answer"], "text": values["answer"], "label": values["label"]}
+        question = {"idx": idx["question"], "question": values["question"], "answers": [answer]}
+        values = {"idx": idx["paragraph"], "passage": {"text": values["paragraph"], "questions": [question]}}
     passage, read_label, examples = values["passage"], one_of(BINARY, BINARY), []
     for question in passage["questions"]:
         group = f"{values['idx']}-{question['idx']}"
@@ -129,7 +135,21 @@ def _record(rows: Iterator[TableRow], problems: Problems, labelled: bool) -> lis
 
 
 def _queries(values: dict[str, Any], labelled: bool) -> list[Choice]:
-    """A query may have several correct entities, "Trump" and "Donald Trump"; ``label`` is the first of them."""
+    """A query may have several correct entities, "Trump" and "Donald Trump"; ``label`` is the first of them.
+
+    A row of the archive is a passage with all its queries, a row of the hub is one query. There, the end of an entity
+    is the place after its last character.
+    """
+    if "entity_spans" in values:
+        spans = values["entity_spans"]
+        if isinstance(
+            spans, dict
+        ):  # a list of records, or a record of lists: this depends on the version of `datasets`
+            spans = [{"start": start, "end": end} for start, end in zip(spans["start"], spans["end"], strict=True)]
+        entities = [{"start": span["start"], "end": span["end"] - 1} for span in spans]
+        named = [{"text": name} for name in values["answers"]]
+        query = {"idx": values["idx"]["query"], "query": values["query"], "answers": named}
+        values = {"passage": {"text": values["passage"], "entities": entities}, "qas": [query]}
     text, examples = values["passage"]["text"], []
     spans = sorted((entity["start"], entity["end"]) for entity in values["passage"]["entities"])
     names = tuple(dict.fromkeys(text[begin : end + 1] for begin, end in spans))
@@ -171,29 +191,28 @@ def _text(columns: Columns, labels: tuple[str, ...], numbers: tuple[str, ...] = 
 
 
 def _reader(read: ReadSplit[E], folder: str, hub: str) -> Callable[[Path], dict[str, list[E]]]:
-    source = f"aps/super_glue:{hub}" if hub else ""
-    return lambda path: read_splits(path, read, names=(folder,), hub=source)
+    return lambda path: read_splits(path, read, names=(folder,), hub=f"aps/super_glue:{hub}")
 
 
 def _read_record(folder: Path) -> dict[str, list[Choice]]:
-    splits = _reader(_record, "ReCoRD", "")(folder)
+    splits = _reader(_record, "ReCoRD", "record")(folder)
     return {
         split: [one_right(e) for e in examples] if split == "train" else examples for split, examples in splits.items()
     }
 
 
-def _write(path: Path, examples: Sequence[TextExample | Choice], labels: Sequence[str | int]) -> None:
+def write_labels(path: Path, examples: Sequence[TextExample | Choice], labels: Sequence[str | int]) -> None:
     """Write one {"idx": ..., "label": ...} per line."""
     pairs = zip(examples, labels, strict=True)
     _write_lines(path, ({"idx": int(example.id), "label": label} for example, label in pairs))
 
 
 def _write_record(path: Path, examples: Sequence[Choice], predictions: Sequence[int]) -> None:
-    _write(path, examples, [(e.names or e.options)[p] for e, p in zip(examples, predictions, strict=True)])
+    write_labels(path, examples, [(e.names or e.options)[p] for e, p in zip(examples, predictions, strict=True)])
 
 
 def _write_wsc(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
-    _write(path, examples, [prediction.capitalize() for prediction in predictions])
+    write_labels(path, examples, [prediction.capitalize() for prediction in predictions])
 
 
 def _write_multirc(path: Path, examples: Sequence[TextExample], predictions: Sequence[str]) -> None:
@@ -226,7 +245,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=BOOLEAN,
-        write=_write,
+        write=write_labels,
         files={"test": "BoolQ.jsonl"},
     ),
     Task(
@@ -236,7 +255,7 @@ SUPERGLUE = (
         score=metrics.accuracy_and_macro_f1,
         metric="average",
         labels=CB_LABELS,
-        write=_write,
+        write=write_labels,
         files={"test": "CB.jsonl"},
     ),
     Task(
@@ -245,13 +264,13 @@ SUPERGLUE = (
         read=_reader(_copa, "COPA", "copa"),
         score=metrics.accuracy,
         metric="accuracy",
-        write=_write,
+        write=write_labels,
         files={"test": "COPA.jsonl"},
     ),
     Task(
         name="multirc",
         kind="single-label",
-        read=_reader(_multirc, "MultiRC", ""),
+        read=_reader(_multirc, "MultiRC", "multirc"),
         score=metrics.multirc,
         metric="average",
         labels=BINARY,
@@ -274,7 +293,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=ENTAILMENT,
-        write=_write,
+        write=write_labels,
         files={"test": "RTE.jsonl"},
     ),
     Task(
@@ -284,7 +303,7 @@ SUPERGLUE = (
         score=metrics.accuracy,
         metric="accuracy",
         labels=BOOLEAN,
-        write=_write,
+        write=write_labels,
         files={"test": "WiC.jsonl"},
     ),
     Task(

@@ -1,0 +1,91 @@
+"""Fine-tuning in two processes, as torchrun starts them, does what one process does."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from debertakit import finetune
+from debertakit.finetuning.options import FinetuneOptions
+from debertakit.finetuning.train import check_processes
+from debertakit.tasks.batches import ProcessShare, TrainingOrder
+from tests import tiny
+
+PROCESS = """
+import json
+import os
+import sys
+from pathlib import Path
+from debertakit import finetune
+from tests import tiny
+model, out, kind = sys.argv[1:]
+options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "gradient_accumulation": 2}
+result = finetune(model, out, task=tiny.task(kind, 27, 8), gradient_checkpointing=True, **options)
+Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
+"""
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+OPTIONS = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "cls_dropout": 0.0}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    return tiny.deberta(tmp_path_factory.mktemp("model"), **NO_DROPOUT)
+
+
+def losses(run):
+    return [json.loads(line)["loss"] for line in (run / "log.jsonl").open()]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["single-label", "tagging", "choice"])
+def test_two_processes_do_what_one_does(kind, model, tmp_path):
+    """27 examples in steps of 8: the last step of an epoch is not full."""
+    script = tmp_path / "process.py"
+    script.write_text(PROCESS.replace('"lr": 5e-3', '"lr": 5e-3, "cls_dropout": 0.0'))
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    found = subprocess.run(
+        [*torchrun, str(script), str(model), str(tmp_path / "two"), kind],
+        capture_output=True, text=True, env=environment, timeout=600, check=False,
+    )  # fmt: skip
+    assert found.returncode == 0, found.stderr[-9000:]
+    assert found.stderr.count("precision: fp32") == 1  # said once
+    task = tiny.task(kind, 27, 8)
+    one = finetune(model, tmp_path / "one", task=task, gradient_accumulation=2, **OPTIONS)
+    assert [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)] == [one.scores] * 2
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-4)
+    texts = [(tmp_path / run / "predictions-dev.jsonl").read_text() for run in ("one", "two")]
+    values = [[json.loads(line)["prediction"] for line in text.splitlines()] for text in texts]
+    assert values[0] == values[1]
+    assert json.loads((tmp_path / "two" / "run.json").read_text())["processes"] == 2
+
+
+@pytest.mark.slow
+def test_gradient_checkpointing_changes_nothing_but_memory(model, tmp_path):
+    task = tiny.task("single-label")
+    plain = finetune(model, tmp_path / "plain", task=task, **OPTIONS)
+    saved = finetune(model, tmp_path / "saved", task=task, gradient_checkpointing=True, **OPTIONS)
+    assert plain.scores == saved.scores
+    assert losses(tmp_path / "plain") == pytest.approx(losses(tmp_path / "saved"), rel=1e-5)
+    finetune(model, tmp_path / "lora", task=task, gradient_checkpointing=True, lora=2, **OPTIONS)
+
+
+def test_processes_share_every_batch():
+    order = TrainingOrder([1] * 27, 8, 0, 1)
+    shares = [list(ProcessShare(order, 8, process, 2)) for process in range(2)]
+    whole = list(order)
+    assert [sorted(a + b) for a, b in zip(*shares, strict=True)] == [sorted(whole[i : i + 8]) for i in (0, 8, 16, 24)]
+    assert [len(share) for share in shares[0]] == [4, 4, 4, 2]
+    assert len(ProcessShare(order, 8, 0, 2)) == 4
+    last = [list(ProcessShare(order, 13, process, 2))[-1] for process in range(2)]
+    assert last[0] == last[1] == whole[26:]
+
+
+def test_sift_needs_one_process(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(ValueError, match="--sift trains in one process"):
+        check_processes(FinetuneOptions(sift=True))
