@@ -48,6 +48,13 @@ def test_a_key_guards_everything_but_health(model):
     assert [path for path, status in statuses(public, PATHS).items() if status == 200] == ["/metrics", "/health"]
 
 
+def test_the_schema_says_which_paths_need_the_key(model):
+    paths = create_app([model], access=Access("secret", public=("/health", "/metrics"))).openapi()["paths"]
+    assert "security" not in paths["/health"]["get"]
+    assert "/metrics" not in paths  # not in the schema, and no reason to fail
+    assert all("security" in operation for path in paths if path != "/health" for operation in paths[path].values())
+
+
 def test_a_browser_is_asked_for_the_key(model):
     app = create_app([model], access=Access("secret"))
 

@@ -50,6 +50,9 @@ def create_app(models: list[ServedModel], limits: Limits | None = None, access: 
     problems: Responses = {status: {"model": Problem, "description": text} for status, text in PROBLEMS.items()}
     for each in (tasks, router):
         app.include_router(each, dependencies=key, responses=problems)
+    for path in access.public:
+        for operation in app.openapi()["paths"].get(path, {}).values():
+            operation.pop("security", None)
     paths = {getattr(route, "path", "") for each in (app, tasks, router) for route in each.routes}
     add_error_handlers(app)
     app.add_middleware(Body, limits=server.limits)  # the last one added is the outermost

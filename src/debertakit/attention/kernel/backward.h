@@ -56,10 +56,9 @@ void position_grads(const Plan& plan, const Work& w, const Block& mine, const Ra
   for (int s = 0; s < mine.strips.count; s++) {
     const int m = mine.strips.start[s];
     const Range r = ranges[s];
-    for (int n = 0; n < panels; n++)
-      strip<float, false, true>(mine.strips.size(s), grads + m * w.line + r.first - w.row0, w.line,
-                         table_rows + int64_t(n) * rule.count * kPanel + int64_t(r.first - rule.first) * kPanel,
-                         r.last - r.first, d_mine + m * plan.d_wide + n * kPanel, plan.d_wide);
+    strip<float, false, true>(mine.strips.size(s), grads + m * w.line + r.first - w.row0, w.line,
+                              table_rows + int64_t(r.first - rule.first) * kPanel, int64_t(rule.count) * kPanel,
+                              r.last - r.first, panels, d_mine + m * plan.d_wide, plan.d_wide);
   }
   if (!d_table) return;
   int lowest = ranges[0].first, highest = ranges[0].last;
@@ -77,9 +76,8 @@ void position_grads(const Plan& plan, const Work& w, const Block& mine, const Ra
       }
     if (from >= to) continue;
     const int a = mine.strips.start[from], depth = mine.strips.start[to] - a;
-    for (int n = 0; n < panels; n++)
-      strip<float, true, true>(size, grads + a * w.line + row - w.row0, w.line, my_rows + n * my_panel + a * kPanel, depth,
-                        d_table + (row - rule.first) * plan.d_wide + n * kPanel, plan.d_wide);
+    strip<float, true, true>(size, grads + a * w.line + row - w.row0, w.line, my_rows + a * kPanel, my_panel, depth,
+                             panels, d_table + (row - rule.first) * plan.d_wide, plan.d_wide);
   }
 }
 

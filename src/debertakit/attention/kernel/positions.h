@@ -68,13 +68,14 @@ template <class T>
 void position_product(const Plan& plan, const Work& w, const Strips& strips, const Range* ranges, int last_row,
                       const float* rows, int64_t stride, const float* columns, float* to) {
   const int64_t d = plan.p.head_size / kPerWord<T>;
-  for (int row = w.row0; row < last_row; row += kPanel)
-    for (int s = 0; s < strips.count; s++)
-      if (ranges[s].first < row + kPanel && ranges[s].last > row) {
-        const int m = strips.start[s];
-        strip<T, false, false>(strips.size(s), rows + m * stride, stride, columns + (row - plan.rule.first) * d,
-                               static_cast<int>(d), to + m * w.line + row - w.row0, w.line);
-      }
+  for (int row = w.row0; row < last_row; row += kPair * kPanel)
+    for (int s = 0; s < strips.count; s++) {
+      const int from = std::max(row, ranges[s].first / kPanel * kPanel);
+      const int panels = (std::min(row + kPair * kPanel, ranges[s].last) - from + kPanel - 1) / kPanel;
+      const int m = strips.start[s];
+      strip<T, false, false>(strips.size(s), rows + m * stride, stride, columns + (from - plan.rule.first) * d,
+                             kPanel * d, static_cast<int>(d), panels, to + m * w.line + from - w.row0, w.line);
+    }
 }
 
 // Step 1: the three products. A far tile starts from its row and column bias, so step 2 has nothing to add.
