@@ -85,6 +85,9 @@ def test_conll_and_squad_have_no_columns(tmp_path):
         assert guess(path) == {}
         assert column_names(path) == []
     assert is_table(tsv(tmp_path / "b.tsv", ("text", "label"), ("a b", "x")))
+    rows = tmp_path / "b.json"
+    rows.write_text(json.dumps({"data": [{"text": "a b", "label": "x"}]}))
+    assert column_names(rows) == ["text", "label"]
 
 
 @pytest.mark.parametrize(

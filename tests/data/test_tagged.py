@@ -32,6 +32,15 @@ def test_tags_of_entities_are_still_scored_as_entities(tmp_path):
     assert parts.labels == ("N", "V")
 
 
+def test_a_tag_in_no_scheme_among_tags_of_entities(tmp_path):
+    rows = [{"tokens": ["Ann", "Lee"], "tags": ["B-PER", "E-PER"]}] * 20 + [
+        {"tokens": ["Rome", "!"], "tags": ["MISC", "O"]}
+    ]
+    task = own_task(jsonl(tmp_path / "a.jsonl", rows))
+    assert task.labels == ("O", "B-PER", "I-PER")
+    assert len(task.read(tmp_path)["train"]) == 20
+
+
 def test_words_and_tags_with_spaces_between_them(tmp_path):
     path = tmp_path / "a.csv"
     with path.open("w", newline="") as file:

@@ -64,7 +64,8 @@ def tagged(path: Path, sentences: Sequence[Sentence], problems: Problems) -> lis
     """Make examples of sentences, with the tags of entities in BIO."""
     given = [sentence.tags for sentence in sentences]
     if has_entities(tag for tags in given for tag in tags if tag is not None):
-        given = [tuple(map(_in_bio, tags)) for tags in given]
+        sentences = _with_entity_tags(sentences, problems)
+        given = [tuple(map(_in_bio, sentence.tags)) for sentence in sentences]
         iob1 = _is_iob1(given)
         if iob1:
             logger.info("%s: tags are IOB1; read as BIO", path)
@@ -80,6 +81,18 @@ def tagged(path: Path, sentences: Sequence[Sentence], problems: Problems) -> lis
         examples.append(Tagged(str(index), sentence.words, complete, sentence.number))
     problems.finish(len(examples))
     return examples
+
+
+def _with_entity_tags(sentences: Sequence[Sentence], problems: Problems) -> list[Sentence]:
+    """Skip the sentences with a tag that is in none of the schemes."""
+    kept = []
+    for sentence in sentences:
+        unknown = next((tag for tag in sentence.tags if tag is not None and not _TAG.fullmatch(tag)), None)
+        if unknown is None:
+            kept.append(sentence)
+        else:
+            problems.skip(sentence.number, "not a BIO tag", shorten(unknown))
+    return kept
 
 
 def has_entities(tags: Iterable[str]) -> bool:

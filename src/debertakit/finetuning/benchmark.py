@@ -23,7 +23,7 @@ import numpy as np
 
 from debertakit.data.examples import Example
 from debertakit.data.folders import NoData
-from debertakit.files import replacing, temporary_path, write_json, write_text
+from debertakit.files import remove, replacing, temporary_path, write_json, write_text
 from debertakit.finetuning import rendering
 from debertakit.finetuning.evaluation import check_packages, predict_test, read_benchmark
 from debertakit.finetuning.modes import Seeds, SuiteOptions
@@ -246,8 +246,11 @@ def _submit(found: SuiteResult, suite: str, data: str | Path) -> tuple[Path | No
     models = {name: name for name in chosen.tasks} | dict(chosen.diagnostics)
     expected = [file for name in models for file in suites.task(name).files.values()]
     for name, source in models.items():
-        if source not in found.scores or all((folder / file).is_file() for file in suites.task(name).files.values()):
+        files = [folder / file for file in suites.task(name).files.values()]
+        if source not in found.scores or all(file.is_file() for file in files):
             continue
+        for file in files:  # an interrupted suite wrote some of them
+            remove(file)
         try:
             splits = read_benchmark(suites.task(name), data)
         except NoData:
