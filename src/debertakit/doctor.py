@@ -11,7 +11,7 @@ import debertakit
 from debertakit.attention import cpu
 from debertakit.installation import EXTRAS, install, missing
 from debertakit.model_names import BUNDLED, bundled_folder, hub_answers
-from debertakit.precision import best_device, has_native_bf16
+from debertakit.precision import best_device, cpu_name, has_native_bf16
 
 FEATURES = ("avx2", "fma", "avx512f", "avx512_bf16", "amx_tile", "asimd", "bf16")
 """Names in /proc/cpuinfo of the instruction sets that the kernel or torch use."""
@@ -50,11 +50,11 @@ def extras() -> list[tuple[str, str]]:
 
 
 def cpu_info() -> tuple[str, list[str]]:
-    """Name and useful instruction sets of the CPU. Without /proc/cpuinfo, what torch found."""
+    """Name and useful instruction sets of the CPU. Without /proc/cpuinfo, the instruction set that torch found."""
     try:
-        rows = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        rows = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        return platform.processor() or platform.machine(), [torch.backends.cpu.get_cpu_capability()]
-    fields = {key.strip(): value.strip() for key, _, value in (row.partition(":") for row in rows)}
-    there = (fields.get("flags") or fields.get("Features") or "").split()
-    return fields.get("model name", platform.machine()), [feature for feature in FEATURES if feature in there]
+        return cpu_name(), [torch.backends.cpu.get_cpu_capability()]
+    fields = {key.strip(): value.split() for key, _, value in (row.partition(":") for row in rows)}
+    there = fields.get("flags") or fields.get("Features") or []
+    return cpu_name(), [feature for feature in FEATURES if feature in there]

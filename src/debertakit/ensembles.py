@@ -22,15 +22,15 @@ softmax (or sigmoid) is the mean probability, or the share of votes. A single me
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedConfig
 
 from debertakit.data.examples import Kind
+from debertakit.protocols import Combine
 
-Combine = Literal["probabilities", "logits", "votes"]
 COMBINE: tuple[Combine, ...] = get_args(Combine)
 ENSEMBLE_FILE = "ensemble.json"
 TIE = 1e-6

@@ -6,6 +6,8 @@ from importlib import metadata
 from importlib.util import find_spec
 from urllib.parse import unquote, urlparse
 
+from packaging.requirements import Requirement
+
 EXTRAS = {
     "finetune": "fine-tuning, evaluation and their reports",
     "pretrain": "pretraining on datasets of the hub, loss curves",
@@ -55,12 +57,10 @@ def missing(extra: str) -> list[str]:
     except metadata.PackageNotFoundError:
         return []
     found = []
-    for requirement in requirements:
-        needed, _, condition = requirement.partition(";")
-        if f'extra == "{extra}"' in condition.replace("'", '"'):
-            name = needed.split("[")[0].split(">")[0].split("=")[0].split("<")[0].strip()
+    for requirement in map(Requirement, requirements):
+        if requirement.marker and not requirement.marker.evaluate() and requirement.marker.evaluate({"extra": extra}):
             try:
-                metadata.version(name)
+                metadata.version(requirement.name)
             except metadata.PackageNotFoundError:
-                found.append(name)
+                found.append(requirement.name)
     return found

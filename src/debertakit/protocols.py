@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 Precision = Literal["auto", "fp32", "bf16", "fp16"]
 PRECISIONS: tuple[str, ...] = get_args(Precision)
 """Of training (precision.py). Here, because the command line checks it without torch."""
+Combine = Literal["probabilities", "logits", "votes"]
+"""How an ensemble combines its members (ensembles.py)."""
 
 
 class Tokenizer(Protocol):

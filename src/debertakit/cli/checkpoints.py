@@ -8,7 +8,7 @@ import typer
 from debertakit.cli.base import CONVERT, app, quiet
 from debertakit.cli.options import Given, build, only, takes
 from debertakit.cli.prediction import complete_columns
-from debertakit.data.guessing import similar_file
+from debertakit.data.guessing import require_input
 from debertakit.files import require_new
 from debertakit.inference.options import CertifyOptions, ExportOptions, InputColumns, ToleranceOptions
 from debertakit.model_names import check_model
@@ -147,8 +147,7 @@ def certify(
 ) -> None:
     """Count the texts that a model decides differently in bf16 or int8 than in fp32. Exit code 1 if too many."""
     model = check_model(model)
-    if not file.is_file():
-        raise ValueError(f"{file}: no such file{similar_file(file)}")
+    require_input(file)
     options, columns = build(CertifyOptions, given), build(InputColumns, given).columns()
     columns = complete_columns(model, file, columns)
     quiet()

@@ -1,7 +1,6 @@
 """deberta corpus: prepare text for pretraining, and describe it."""
 
 import json
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +9,8 @@ import typer
 
 from debertakit.cli.base import TRAIN, app
 from debertakit.cli.options import Given, build, takes
-from debertakit.data.guessing import similar_file
+from debertakit.data.guessing import require_input
+from debertakit.text.documents import split_weight
 from debertakit.text.options import CorpusOptions, ReadingOptions
 from debertakit.training.signals import stop_on_signals
 
@@ -20,10 +20,9 @@ Sources = Annotated[list[str], typer.Argument(help="Text, JSONL or Parquet files
 
 
 def check_sources(sources: Sequence[str]) -> None:
-    for source in sources:
-        path = Path(re.sub(r"=[\d.]+$", "", source))  # a weight, in a mixture
-        if not source.startswith("hf:") and not path.exists() and not Path(source).exists():
-            raise ValueError(f"{path}: no such file or folder{similar_file(path)}")
+    for name, _ in map(split_weight, sources):
+        if not name.startswith("hf:"):
+            require_input(Path(name), "file or folder")
 
 
 @corpora.command("prepare")

@@ -8,7 +8,7 @@ import typer
 from debertakit.cli.base import TRAIN, app, quiet
 from debertakit.cli.names import check_task
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.data.guessing import similar_file
+from debertakit.data.guessing import require_input
 from debertakit.files import require_new
 from debertakit.finetuning.modes import (
     SEQ2SEQ_TASKS,
@@ -93,8 +93,7 @@ def _own_file(given: Given) -> OwnFile:
     own = build(OwnFile, given)
     if own.file is None:
         raise ValueError("pass a file with labels (deberta evaluate RUN my.csv), or --task and --data")
-    if not own.file.is_file():
-        raise ValueError(f"{own.file}: no such file{similar_file(own.file)}")
+    require_input(own.file)
     return own
 
 
@@ -102,29 +101,20 @@ def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOp
     check_model(model)
     quiet()
     with working("starting"):
-        from debertakit.finetuning import evaluation
-    from debertakit.data.files import kind_of
-    from debertakit.finetuning.verdict import verdict
-    from debertakit.tasks import suites
-    from debertakit.tasks.features import find_labels
-    from debertakit.tasks.own import scoring
-    from debertakit.tasks.task import Task
+        from debertakit.finetuning.evaluation import open_evaluation, write_predictions
+        from debertakit.finetuning.verdict import verdict
 
     where = own if benchmark.task is None else benchmark
     if where.out is not None:
         require_new(where.out / f"predictions-{where.split}.jsonl")
-    scored = evaluation.evaluate(
-        model, task=benchmark.task, data=benchmark.data, file=own.file, split=where.split, **columns.names()
-    )
-    if scored.scores:
-        kind = kind_of(scored.examples)
-        score = scoring(kind, find_labels(kind, scored.examples))
-        chosen = suites.task(benchmark.task) if benchmark.task else Task("own", kind, lambda _: {}, *score)
-        print(verdict(chosen, scored))
+    evaluator, examples = open_evaluation(model, benchmark.task, benchmark.data, own.file, where.split, columns.names())
+    scored = evaluator(examples)
+    if judged := verdict(evaluator.task, scored):
+        print(judged)
     print(scored)
     if where.out is not None:
         where.out.mkdir(parents=True, exist_ok=True)
-        evaluation.write_predictions(where.out / f"predictions-{where.split}.jsonl", scored)
+        write_predictions(where.out / f"predictions-{where.split}.jsonl", scored)
 
 
 def _robustness(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOptions, seed: int) -> None:
@@ -169,8 +159,7 @@ def _predict_test(model: Path, options: Leaderboard) -> None:
 
 def _compare(a: Path, b: Path, options: Comparing) -> None:
     for run in (a, b):
-        if not run.is_dir():
-            raise ValueError(f"{run}: no such run{similar_file(run)}")
+        require_input(run, "run")
     from debertakit.finetuning.comparison import write_comparison
     from debertakit.finetuning.evaluation import compare_runs
 

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
+from debertakit.cli.corpus import check_sources
 from debertakit.cli.options import Given, build, takes
-from debertakit.data.guessing import similar_file
 from debertakit.lab.ablations import ABLATIONS
 from debertakit.lab.options import CompareOptions, ConvergenceOptions
 from debertakit.text.progress import working
@@ -71,8 +71,7 @@ def convergence(
 def _compare(
     variants: Mapping[str, tuple[str, tuple[str, ...]]], corpus: str, out: Path, options: CompareOptions, *, match: bool
 ) -> None:
-    if not corpus.startswith("hf:") and not Path(corpus).exists():
-        raise ValueError(f"{corpus}: no such file or folder{similar_file(Path(corpus))}")
+    check_sources([corpus])
     quiet()
     with working("starting"):
         from debertakit.lab.compare import compare as run

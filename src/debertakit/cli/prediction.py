@@ -12,7 +12,7 @@ import typer
 from debertakit.cli.base import USE, app, quiet
 from debertakit.cli.defaults import default_model
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.data.guessing import column_names, resolve_columns, sample_texts, similar_file
+from debertakit.data.guessing import column_names, require_input, resolve_columns, sample_texts
 from debertakit.data.tables import TABLE_SUFFIXES
 from debertakit.inference.options import (
     FileOptions,
@@ -84,8 +84,8 @@ def _predict(model: str | None, given: Given, texts: list[str] | None, task: str
         raise ValueError('pass texts (deberta predict MODEL "a text") or a file (deberta predict MODEL my.csv)')
     files = build(FileOptions, given)
     columns, loading = files.columns(), build(LoadOptions, given)
-    if files.file is not None and files.engine == "local" and not files.file.is_file():
-        raise ValueError(f"{files.file}: no such file{similar_file(files.file)}")
+    if files.file is not None and files.engine == "local":
+        require_input(files.file)
     if model is not None:
         model = check_model(model)
     else:

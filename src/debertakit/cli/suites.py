@@ -7,7 +7,7 @@ import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.data.guessing import similar_file
+from debertakit.data.guessing import require_input
 from debertakit.finetuning.modes import EnsembleOptions, Seeds, SuiteOptions
 from debertakit.finetuning.options import FinetuneOptions
 from debertakit.model_names import check_model
@@ -67,8 +67,7 @@ def ensemble(
     """Combine fine-tuned models into one, selected on half of the dev set and tested on the other half."""
     options = build(EnsembleOptions, given)
     for run in runs:
-        if not run.is_dir():
-            raise ValueError(f"{run}: no such run{similar_file(run)}")
+        require_input(run, "run")
     quiet()
     with working("starting"):
         from debertakit.finetuning.ensemble import ensemble as make

@@ -11,7 +11,7 @@ from debertakit.cli.corpus import check_sources
 from debertakit.cli.defaults import default_model
 from debertakit.cli.names import check_recipe, check_task
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.data.guessing import guess_line, resolve_columns, sample_texts, similar_file
+from debertakit.data.guessing import guess_line, require_input, resolve_columns, sample_texts
 from debertakit.files import require_new, temporary_path
 from debertakit.finetuning.modes import (
     DEFAULT_MODEL,
@@ -44,8 +44,7 @@ def tokenizer_train(
 ) -> None:
     """Train a tokenizer on your own text, English or Chinese."""
     for file in files:
-        if not file.exists():
-            raise ValueError(f"{file}: no such file or folder{similar_file(file)}")
+        require_input(file, "file or folder")
     quiet()
     from debertakit.text.tokenizer_training import train_tokenizer
     from debertakit.text.tokenizers import save_tokenizer
@@ -204,7 +203,7 @@ def finetune(
         raise ValueError(f"{out} already contains a run. Use --resume to continue it, or choose another --out.")
     if own.train is not None:
         found = resolve_columns(own.train, columns)
-        for line in filter(None, [guess_line(own.train, columns, found)]):
+        if line := guess_line(own.train, columns, found):
             print(line, file=sys.stderr)
         columns = found
         if own.dev is not None:

@@ -10,7 +10,7 @@ import typer
 from debertakit.cli.base import USE, app, quiet, require_unicode
 from debertakit.cli.defaults import bundled_specs, default_model
 from debertakit.cli.options import Given, build, only, takes
-from debertakit.data.guessing import sample_texts, similar_file
+from debertakit.data.guessing import require_input, sample_texts
 from debertakit.explain.options import Inputs, Outputs
 from debertakit.files import require_new
 from debertakit.generation.options import GenerationOptions, PromptFileOptions, SamplingOptions, generate_arguments
@@ -40,8 +40,8 @@ def generate(
     if not options.sample:
         only(given, "a run without --sample", GenerationOptions, PromptFileOptions)
     check_model(model)
-    if files.file is not None and not files.file.is_file():
-        raise ValueError(f"{files.file}: no such file{similar_file(files.file)}")
+    if files.file is not None:
+        require_input(files.file)
     require_unicode(prompt)
     if files.out is not None:
         require_new(files.out)

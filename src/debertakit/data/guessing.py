@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from debertakit.data.conll import looks_like_conll
 from debertakit.data.files import DELIMITED, table_rows
@@ -111,8 +111,7 @@ def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = Tr
 
     Returns ``given`` for files without columns (CoNLL, SQuAD). ``labelled``: whether a label is needed.
     """
-    if not path.is_file():
-        raise ValueError(f"{path}: no such file{similar_file(path)}")
+    require_input(path)
     if not given.get("text") and not is_table(path):
         return dict(given)
     columns = _columns(path, [given[name] for name in ("text", "pair", "label") if given.get(name)])
@@ -180,9 +179,12 @@ def similar(name: str, names: Sequence[str]) -> str:
     return f" (did you mean {' or '.join(map(repr, close))}?)" if close else ""
 
 
-def similar_file(path: Path) -> str:
-    """The same for the name of a file that does not exist."""
-    return similar(path.name, [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else [])
+def require_input(path: Path, what: Literal["file", "file or folder", "run"] = "file") -> None:
+    """Raise if an input of a command does not exist. The message names similar files."""
+    exists = {"file": path.is_file, "file or folder": path.exists, "run": path.is_dir}[what]
+    if not exists():
+        names = [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise ValueError(f"{path}: no such {what}{similar(path.name, names)}")
 
 
 def _columns(path: Path, wanted: Sequence[str]) -> list[Column]:

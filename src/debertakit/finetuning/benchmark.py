@@ -16,6 +16,7 @@ their mean, and MNLI with the mean of its matched and mismatched accuracies.
 import zipfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from debertakit.finetuning.evaluation import check_packages, predict_test, read_
 from debertakit.finetuning.modes import Seeds, SuiteOptions
 from debertakit.finetuning.options import FinetuneOptions
 from debertakit.finetuning.report import plain_hero
-from debertakit.finetuning.runs import RunResult, read_json, world_size
+from debertakit.finetuning.runs import RunResult, check_same, read_json, world_size
 from debertakit.finetuning.significance import Summary, summary
 from debertakit.finetuning.train import finetune
 from debertakit.tasks import suites
@@ -110,18 +111,12 @@ def run_suite(
     resume: bool = False,
 ) -> SuiteResult:
     """Run every task of a suite that ``data`` has files for. ``training``: options for all tasks."""
-    options, training, chosen, folder = (
-        options or SuiteOptions(),
-        training or FinetuneOptions(),
-        SUITES[suite],
-        Path(out),
-    )
+    options, training = options or SuiteOptions(), training or FinetuneOptions()
+    chosen, folder = SUITES[suite], Path(out)
     if world_size() > 1:
         raise ValueError("deberta benchmark runs in one process; start it without torchrun")
     options.check(suite)
-    names = [
-        name for name in (*chosen.tasks, *chosen.extra) if name in (options.task or (*chosen.tasks, *chosen.extra))
-    ]
+    names = [name for name in (*chosen.tasks, *chosen.extra) if options.task is None or name in options.task]
     for name in names:
         check_packages(name)
     settings = {"suite": suite, "model": str(model), "data": str(data), "seed": seed, "seeds": seeds}
@@ -129,8 +124,9 @@ def run_suite(
     found = SuiteResult(chosen, folder)
     print("  ".join(f"{name:<13}" if i < 2 else f"{name:>8}" for i, name in enumerate(HEADER)), flush=True)
     for name in names:
+        task = suites.task(name)
         try:
-            splits = _read(suites.task(name), data, options.limit)
+            splits = _read(task, data, options.limit)
         except NoData:
             found.missing[name] = "no files in --data"
             continue
@@ -138,7 +134,8 @@ def run_suite(
             found.missing[name] = "no training set in --data"
             continue
         start = _start(chosen, name, str(model), options.mnli, found)
-        task, place = _prepared(suites.task(name), splits), folder / name
+        task = replace(task, read=partial(_already_read, splits))
+        place = folder / name
         begun = place.exists() or temporary_path(place).exists()
         result = finetune(start, place, task=task, data=data, seed=seed, seeds=seeds, resume=begun, **vars(training))
         found.scores[name] = _score(task, result, len(splits["train"]), start)
@@ -163,13 +160,7 @@ def _open(folder: Path, settings: dict[str, Any], resume: bool) -> None:
         raise ValueError(
             f"{folder} already contains a benchmark. Use --resume to continue it, or choose another --out."
         )
-    before = read_json(folder / "suite.json")
-    for name, value in settings.items():
-        if before.get(name) != value:
-            raise ValueError(
-                f"{folder} contains another benchmark, with {name} {before.get(name)!r} instead of {value!r}; "
-                "choose another --out"
-            )
+    check_same("benchmark", folder, read_json(folder / "suite.json"), settings)
 
 
 def _read(task: Task, data: str | Path, limit: int | None) -> dict[str, list[Example]]:
@@ -181,8 +172,8 @@ def _read(task: Task, data: str | Path, limit: int | None) -> dict[str, list[Exa
     return splits
 
 
-def _prepared(task: Task, splits: dict[str, list[Example]]) -> Task:
-    return replace(task, read=lambda _: dict(splits))
+def _already_read(splits: dict[str, list[Example]], folder: Path) -> dict[str, list[Example]]:
+    return dict(splits)
 
 
 def _start(suite: Suite, task: str, model: str, mnli: str, found: SuiteResult) -> str:
@@ -213,11 +204,9 @@ def _run_score(task: Task, folder: Path) -> float:
 
 
 def _cells(score: TaskScore) -> Iterator[str]:
-    for place, value in enumerate(score.row()):
-        shown = f"{value:.2f}" if isinstance(value, float) and place < 4 else value
-        shown = f"{value:,.0f}" if place in (5, 7) else shown
-        shown = Path(str(value)).name if place == 6 else shown
-        yield f"{shown:<13}" if place < 2 else f"{shown:>8}"
+    task, metric, mean, sd, seeds, train, start, seconds = score.row()
+    yield from (f"{task:<13}", f"{metric:<13}", f"{mean:>8.2f}", f"{sd:>8.2f}", f"{seeds:>8}", f"{train:>8,}")
+    yield from (f"{Path(start).name:>8}", f"{seconds:>8,.0f}")
 
 
 def _write(found: SuiteResult, settings: dict[str, Any]) -> None:
@@ -249,8 +238,8 @@ def _submit(found: SuiteResult, suite: str, data: str | Path) -> tuple[Path | No
         files = [folder / file for file in suites.task(name).files.values()]
         if source not in found.scores or all(file.is_file() for file in files):
             continue
-        for file in files:  # an interrupted suite wrote some of them
-            remove(file)
+        for path in files:  # an interrupted suite wrote some of them
+            remove(path)
         try:
             splits = read_benchmark(suites.task(name), data)
         except NoData:

@@ -100,21 +100,21 @@ def interval_bar(
     value: float, low: float, high: float, base: float | None, label: str, scale: tuple[float, float] = (0, 100)
 ) -> str:
     """A value with its interval on a scale, and a mark at the baseline. As HTML, its text is as large on a phone."""
-    from_, to = scale
-    from_, to = min(from_, low, base if base is not None else low), max(to, high, base if base is not None else high)
+    marks = (*scale, low, high) if base is None else (*scale, low, high, base)
+    from_, to = min(marks), max(marks)
 
     def at(number: float) -> str:
         return f"left:{100 * (number - from_) / (to - from_):.2f}%"
 
     width = 100 * (high - low) / (to - from_)
     parts = [f'<i class="range" style="{at(low)};width:{width:.2f}%"></i>']
+    sides = ("", "")
     if base is not None:
         near = abs(value - base) < 0.12 * (to - from_)  # the two numbers would overlap: they go to opposite sides
-        sides = ("", "") if not near else ("before", "after") if base < value else ("after", "before")
+        if near:
+            sides = ("before", "after") if base < value else ("after", "before")
         parts.append(f'<i class="base" style="{at(base)}"></i>')
         parts.append(f'<b class="base {sides[0]}" style="{at(base)}">{signed(base, "")}</b>')
-    else:
-        sides = ("", "")
     sign = "+" if from_ < 0 else ""
     parts.append(f'<i class="value" style="{at(value)}"></i>')
     parts.append(f'<b class="value {sides[1]}" style="{at(value)}">{signed(value, sign)}</b>')

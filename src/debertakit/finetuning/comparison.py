@@ -1,6 +1,7 @@
 """An HTML page about the comparison of two runs (deberta evaluate A B --compare --report FILE)."""
 
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def hero(found: Comparison, names: Sequence[str], metric: str, examples: int, se
     )
     reach = 1.2 * max(abs(found.low), abs(found.high), abs(found.difference), 0.5)
     bar = ""
-    if found.low == found.low:  # not NaN
+    if math.isfinite(found.low):
         label = f"difference {change}, 95 % interval {range_}"
         bar = interval_bar(found.difference, found.low, found.high, 0.0, label, (-reach, reach))
     return (

@@ -22,6 +22,7 @@ from debertakit.finetuning import rendering
 from debertakit.finetuning.evaluation import (
     Evaluation,
     check_packages,
+    compare_values,
     finished_runs,
     load_evaluator,
     open_file,
@@ -29,7 +30,7 @@ from debertakit.finetuning.evaluation import (
     write_predictions,
 )
 from debertakit.finetuning.modes import EnsembleOptions
-from debertakit.finetuning.significance import Comparison, compare, mcnemar
+from debertakit.finetuning.significance import Comparison
 from debertakit.loading import SavedModel, describe
 from debertakit.tasks import suites
 from debertakit.tasks.batches import Collator
@@ -219,28 +220,13 @@ def build(
     scores |= {"all": board.score(values(every), scored), "ensemble": board.score(values(members), scored)}
     comparison = None
     if members != [single]:
-        comparison = _compared(board, values(members), values([single]), scored, resamples)
+        sides = [[[found[i].value for i in scored]] for found in (values(members), values([single]))]
+        comparison = compare_values(board.task, [board.examples[i] for i in scored], sides[0], sides[1], resamples)
     result = EnsembleResult(
         out, board.task.metric, [folders[m] for m in members], folders[single], scores, comparison, len(scored)
     )
     write(board, values(members), result, first, board.threshold(members, selection))
     return result
-
-
-def _compared(
-    board: Board, a: Sequence[Prediction], b: Sequence[Prediction], scored: Sequence[int], resamples: int
-) -> Comparison:
-    task, examples = board.task, [board.examples[i] for i in scored]
-    sides = [[side[i].value for i in scored] for side in (a, b)]
-
-    def metric(chosen: Sequence[Example], predictions: Sequence[Any]) -> float:
-        return task.score(chosen, predictions)[task.metric]
-
-    found = compare(examples, [sides[0]], [sides[1]], metric, resamples=resamples)
-    if task.metric != "accuracy" or task.kind == "tagging":
-        return found
-    right = [[gold(example) == value for example, value in zip(examples, side, strict=True)] for side in sides]
-    return replace(found, mcnemar_p=mcnemar(*right))
 
 
 def write(

@@ -304,16 +304,22 @@ def compare_texts(a: list[Path], b: list[Path], metric: str, resamples: int = Co
 
 def compare_predictions(a: list[Path], b: list[Path], task: Task, resamples: int = Comparing.resamples) -> Comparison:
     """Compare two systems on the task's metric. ``a`` and ``b``: prediction files of one split, one file per seed."""
-    examples, a_values, b_values = _read_sides(a, b, task.kind)
+    return compare_values(task, *_read_sides(a, b, task.kind), resamples)
+
+
+def compare_values(
+    task: Task, examples: Sequence[Example], a: Sequence[list[Any]], b: Sequence[list[Any]], resamples: int
+) -> Comparison:
+    """Compare predictions on the task's metric. ``a`` and ``b``: one list per seed."""
 
     def metric(chosen: Sequence[Example], predictions: Sequence[Any]) -> float:
         return task.score(chosen, predictions)[task.metric]
 
-    found = compare(examples, a_values, b_values, metric, resamples=resamples)
+    found = compare(examples, a, b, metric, resamples=resamples)
     if task.metric != "accuracy" or task.kind == "tagging" or len(a) > 1:
         return found
     labels = [gold(example) for example in examples]
-    right = [[x == y for x, y in zip(labels, side[0], strict=True)] for side in (a_values, b_values)]
+    right = [[x == y for x, y in zip(labels, side[0], strict=True)] for side in (a, b)]
     return replace(found, mcnemar_p=mcnemar(*right))
 
 

@@ -2,11 +2,10 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from debertakit.protocols import Combine
 from debertakit.tasks.listing import SUITES
-
-Combine = Literal["probabilities", "logits", "votes"]
 
 DEFAULT_MODEL = "microsoft/deberta-v3-small"
 """Pretrained model of ``deberta finetune`` without --model, for a benchmark or without bundled models."""

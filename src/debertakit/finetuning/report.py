@@ -4,6 +4,7 @@ Both reports have the same sections: a table, a chart, or both. report.html begi
 baseline and its interval. Settings that differ from the default come before the others.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -113,8 +114,9 @@ def verdict_hero(verdict: Verdict) -> str:
     if verdict.baseline is not None:
         name, base = verdict.baseline_name, f"{verdict.baseline:.1f} %"
         words = Say(f"{name}: {base}; {words.en}", f"{CHINESE.get(name, name)}：{base}；{words.zh}")
-    drawable = verdict.low == verdict.low  # not NaN
-    bar = interval_bar(verdict.score, verdict.low, verdict.high, verdict.baseline, verdict.line) if drawable else ""
+    bar = ""
+    if math.isfinite(verdict.low):
+        bar = interval_bar(verdict.score, verdict.low, verdict.high, verdict.baseline, verdict.line)
     return hero_card(verdict.metric, verdict.score, words, bar, verdict.warnings)
 
 

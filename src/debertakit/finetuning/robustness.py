@@ -10,7 +10,7 @@ For each kind of change, over the n examples that it applies to:
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -101,7 +101,7 @@ def _effect(
     if name in MEANING or not evaluation.scores:
         return effect
     scores, interval = paired(evaluator.task, originals, before, after)
-    return Effect(**{**vars(effect), "scores": scores, "interval": interval})
+    return replace(effect, scores=scores, interval=interval)
 
 
 def paired(

@@ -132,12 +132,7 @@ def open_run(out: Path, record: Record, resume: bool) -> RunResult | None:
             before = read_json(folder / "run.json")
             if before.get("precision") == "auto":  # version 1 did not record the resolved precision (precision.py)
                 del before["precision"]
-            for name, value in json.loads(json.dumps(record)).items():
-                if before.get(name, value) != value:
-                    raise ValueError(
-                        f"{folder} contains another run, with {name} {before[name]!r} instead of {value!r}; "
-                        "choose another --out"
-                    )
+            check_same("run", folder, before, record)
             if folder == out:
                 remove(out / CHECKPOINTS)
                 metrics = read_json(out / "metrics.json")
@@ -151,6 +146,16 @@ def open_run(out: Path, record: Record, resume: bool) -> RunResult | None:
     part.mkdir(parents=True, exist_ok=True)
     write_json(part / "run.json", record)
     return None
+
+
+def check_same(what: str, folder: Path, before: Record, now: Record) -> None:
+    """Raise if a run, search or benchmark in ``folder`` was started with other settings than the new command has."""
+    for name, value in json.loads(json.dumps(now)).items():
+        if before.get(name, value) != value:
+            raise ValueError(
+                f"{folder} contains another {what}, with {name} {before[name]!r} instead of {value!r}; "
+                "choose another --out"
+            )
 
 
 @contextmanager

@@ -15,7 +15,6 @@ The score of the best trial is a maximum over noisy scores on one dev set, so it
 """
 
 import itertools
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +28,7 @@ from debertakit.finetuning import rendering
 from debertakit.finetuning.hyperparameters import Size
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.report import plain_hero
-from debertakit.finetuning.runs import RunResult, read_json, world_size
+from debertakit.finetuning.runs import Record, RunResult, check_same, read_json, world_size
 from debertakit.finetuning.train import Job, open_job, run, say
 
 Point = Mapping[str, Any]
@@ -161,7 +160,7 @@ def _tried(job: Job, point: Point, share: float, seed: int, number: int, index: 
     return Trial(number, index, point, epochs, result.scores[job.task.metric], result.seconds, target)
 
 
-def _open(place: Path, settings: Mapping[str, Any], resume: bool) -> None:
+def _open(place: Path, settings: Record, resume: bool) -> None:
     """Create OUT.search, or check that the search in it can resume."""
     if not (place / "search.json").is_file():
         place.mkdir(parents=True, exist_ok=True)
@@ -169,10 +168,7 @@ def _open(place: Path, settings: Mapping[str, Any], resume: bool) -> None:
         return
     if not resume:
         raise ValueError(f"{place} already contains a search. Use --resume to continue it, or choose another --out.")
-    before = read_json(place / "search.json")
-    for name, value in json.loads(json.dumps(settings)).items():
-        if before.get(name) != value:
-            raise ValueError(f"{place} contains another search, with another {name}; choose another --out")
+    check_same("search", place, read_json(place / "search.json"), settings)
 
 
 def _result(folder: Path, place: Path) -> RunResult:

@@ -12,7 +12,7 @@ For other metrics it comes from ``RESAMPLES`` bootstrap samples of the examples.
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -52,10 +52,6 @@ class Verdict:
     def __str__(self) -> str:
         return "\n".join([self.line, *(f"warning: {warning}" for warning in self.warnings)])
 
-    def record(self) -> dict[str, Any]:
-        """For metrics.json."""
-        return asdict(self)
-
 
 def verdict(task: Task, evaluation: Evaluation, trained_on: Sequence[Example] = ()) -> Verdict | None:
     """Judge an evaluation on its task's metric. None without labels. ``trained_on``: decides the majority class."""
@@ -76,13 +72,13 @@ def verdict(task: Task, evaluation: Evaluation, trained_on: Sequence[Example] = 
         (label, _), *_ = Counter(map(gold, trained_on or examples)).most_common(1)
         baseline, name = 100 * sum(gold(example) == label for example in examples) / len(examples), "majority class"
     else:
-        return Verdict(**{**asdict(found), "warnings": _one_class(task, evaluation)})
+        return replace(found, warnings=_one_class(task, evaluation))
     warnings = _one_class(task, evaluation)
     if not warnings and score <= baseline:
         warnings = [f"the model is no better than {_without_model(name)}"]
     elif not warnings and low <= baseline:
         warnings = [f"the model may be no better than {_without_model(name)}: the interval includes {baseline:.1f} %"]
-    return Verdict(**{**asdict(found), "baseline": baseline, "baseline_name": name, "warnings": warnings})
+    return replace(found, baseline=baseline, baseline_name=name, warnings=warnings)
 
 
 def _without_model(baseline: str) -> str:

@@ -1,6 +1,5 @@
 """``deberta pretrain``: from raw text to a model. A repeated run reuses the existing tokenizer and corpus."""
 
-import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from debertakit.pretraining.settings import PretrainConfig
 from debertakit.pretraining.tagger import PREFIX, Tagger
 from debertakit.protocols import Tokenizer
 from debertakit.text.corpus import Corpus, prepare, tokenizer_hash
-from debertakit.text.documents import open_documents
+from debertakit.text.documents import open_documents, split_weight
 from debertakit.text.manifest import MANIFEST
 from debertakit.text.tokenizer_training import train_tokenizer
 from debertakit.text.tokenizers import load_tokenizer, save_tokenizer
@@ -126,17 +125,13 @@ def _train_tokenizer(config: PretrainConfig, sources: Sequence[str]) -> Tokenize
 
 def parse_sources(corpus: Sequence[str]) -> tuple[list[str], str | None]:
     """["a.txt=0.7", "b.txt=0.3"] -> (["a.txt", "b.txt"], "0.7,0.3"). Without weights, the second value is None."""
-    sources, weights = [], []
-    for each in corpus:
-        name, equals, weight = each.rpartition("=")
-        weighted = bool(equals) and not Path(each).exists() and re.fullmatch(r"[\d.]+", weight) is not None
-        sources.append(name if weighted else each)
-        weights += [weight] if weighted else []
-    if weights and len(weights) != len(sources):
+    pairs = [split_weight(each) for each in corpus]
+    sources, weights = [name for name, _ in pairs], [weight for _, weight in pairs]
+    if any(weights) and not all(weights):
         raise ValueError("give each --corpus a weight (a.txt=0.7), or none of them")
     if len(sources) > 1 and any(is_prepared([source]) for source in sources):
         raise ValueError("a mixture is prepared from text: deberta corpus prepare a.txt b.txt --out CORPUS")
-    return sources, ",".join(weights) if len(sources) > 1 and weights else None
+    return sources, ",".join(weights) if len(sources) > 1 and any(weights) else None
 
 
 def is_prepared(sources: Sequence[str]) -> bool:

@@ -244,8 +244,7 @@ def _flat(values: dict[str, Any]) -> dict[str, Any]:
     """{"data": {"mode": "blocks"}} -> {"data.mode": "blocks"}."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
-        inside = value if isinstance(value, dict) else None
-        flat |= {name: value} if inside is None else {f"{name}.{key}": each for key, each in inside.items()}
+        flat |= {f"{name}.{key}": each for key, each in value.items()} if isinstance(value, dict) else {name: value}
     return flat
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from debertakit.data.conll import CONLL_SUFFIXES, has_entities, read_conll, tag_names
 from debertakit.data.examples import Example, Kind, Tagged
 from debertakit.data.files import kind_of, known_types, read_choices, read_table
-from debertakit.data.guessing import resolve_columns
+from debertakit.data.guessing import require_input, resolve_columns
 from debertakit.data.squad import read_squad
 from debertakit.data.tables import suffix_of
 from debertakit.data.tagged import holds_tags, read_tagged
@@ -61,8 +61,7 @@ def own_task(
         kind = "tagging"
     splits: dict[str, list[Any]] = {}
     for split, path in paths.items():
-        if not path.is_file():
-            raise ValueError(f"{path}: no such file")
+        require_input(path)
         seen: Sequence[Any] = splits.get("train", ())
         labelled = split != "test"
         if options:

@@ -159,6 +159,13 @@ def open_documents(
     return DocumentReader([_find_source(name) for name in names], text_field, txt_document, duplicates)
 
 
+def split_weight(source: str) -> tuple[str, str]:
+    """Split "a.txt=0.7", a source of a mixture, into its name and its weight. The weight is "" if there is none."""
+    name, equals, weight = source.rpartition("=")
+    weighted = bool(equals) and re.fullmatch(r"[\d.]+", weight) is not None and not Path(source).exists()
+    return (name, weight) if weighted else (source, "")
+
+
 def _find_source(name: str | Path) -> Source:
     if str(name).startswith("hf:"):
         return Source([], None, str(name)[3:])
