@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from debertakit import finetune
+from debertakit.finetuning.job import check_processes
 from debertakit.finetuning.options import FinetuneOptions
-from debertakit.finetuning.train import check_processes
 from debertakit.tasks.batches import ProcessShare, TrainingOrder
 from tests import tiny
 

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 
 from debertakit import evaluate, finetune, load
 from debertakit.finetuning.evaluation import compare_runs, read_predictions
+from debertakit.finetuning.job import hold_out
 from debertakit.finetuning.runs import (
     delete_old_checkpoints,
     newest_checkpoint,
@@ -17,7 +18,6 @@ from debertakit.finetuning.runs import (
     seconds_before,
     writing,
 )
-from debertakit.finetuning.train import hold_out
 from debertakit.finetuning.trainer import FinetuneTrainer
 from debertakit.training.checksums import write_checksums
 from tests import tiny

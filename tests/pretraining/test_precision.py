@@ -150,7 +150,7 @@ def test_an_fp16_run_resumes_with_its_scaler(corpus, tokenizer, tmp_path, monkey
     def growing(precision, device):  # grows after 5 steps, so its state matters within this run
         return torch.amp.GradScaler(device.type, enabled=precision == "fp16", growth_interval=5)
 
-    monkeypatch.setattr("debertakit.pretraining.loop.make_scaler", growing)
+    monkeypatch.setattr("debertakit.pretraining.run.make_scaler", growing)
     run = config(*DROPOUT, "precision=fp16")
     pretrain(run, corpus, tokenizer, tmp_path / "whole")
     with pytest.MonkeyPatch.context() as patch:

@@ -26,10 +26,11 @@ import numpy as np
 from debertakit.files import write_json, write_text
 from debertakit.finetuning import rendering
 from debertakit.finetuning.hyperparameters import Size
+from debertakit.finetuning.job import Job, open_job, say
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.report import plain_hero
 from debertakit.finetuning.runs import Record, RunResult, check_same, read_json, world_size
-from debertakit.finetuning.train import Job, open_job, run, say
+from debertakit.finetuning.train import run
 
 Point = Mapping[str, Any]
 """Values of the options that the search varies."""

@@ -20,6 +20,7 @@ from debertakit.data.pairs import FIELDS, Pair, read_pairs
 from debertakit.files import temporary_path, write_json, write_text
 from debertakit.finetuning import report
 from debertakit.finetuning.card import Record
+from debertakit.finetuning.job import hold_out
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.options import Seq2SeqOptions
 from debertakit.finetuning.rendering import Section
@@ -40,7 +41,6 @@ from debertakit.finetuning.runs import (
 )
 from debertakit.finetuning.sections import MISTAKES, WORST
 from debertakit.finetuning.seq2seq_trainer import PairRows, Seq2SeqTrainer
-from debertakit.finetuning.train import hold_out
 from debertakit.generation.seq2seq import DebertaForSeq2SeqLM, is_seq2seq
 from debertakit.generation.writing import load_writer, write_all
 from debertakit.loading import describe

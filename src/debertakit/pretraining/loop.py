@@ -11,70 +11,35 @@ run does (with the same precision and number of processes).
 """
 
 import math
-import random
 import signal
 import sys
 import time
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from debertakit.files import write_text
-from debertakit.objectives import DISTILLATION
 from debertakit.objectives.base import Context
-from debertakit.objectives.teacher import Teacher
-from debertakit.objectives.training_module import Part, TrainingModule
-from debertakit.precision import Resolved, autocast, make_scaler, precision_line, resolve_precision
-from debertakit.pretraining import continued, distributed, report, settings, state
+from debertakit.objectives.training_module import Part
+from debertakit.precision import Resolved, precision_line, resolve_precision
+from debertakit.pretraining import distributed, report, settings, state
 from debertakit.pretraining.distributed import World
-from debertakit.pretraining.models import make_models, make_module, unigram_bias
+from debertakit.pretraining.run import Run, make_run
 from debertakit.pretraining.settings import PretrainConfig
-from debertakit.pretraining.state import Progress
 from debertakit.protocols import Tokenizer
-from debertakit.text.masking import Masking, relative_information
+from debertakit.text.masking import Masking
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
 from debertakit.training import signals
 from debertakit.training.log import Log
-from debertakit.training.optim import clip_gradients, learning_rate, make_optimizer
+from debertakit.training.optim import clip_gradients, learning_rate
 from debertakit.training.ranks import naming_lost_ranks
 
 
 class Diverged(ValueError):
     """Too many consecutive steps with a non-finite loss or gradient."""
-
-
-@dataclass
-class Run:
-    config: PretrainConfig
-    world: World
-    module: TrainingModule
-    wrapped: nn.Module
-    """The module to call: ``module``, or DDP around it."""
-    optimizer: torch.optim.Optimizer
-    packing: Packing
-    context: Context
-    validation: Packing | None
-    validation_context: Context
-    progress: Progress
-    precision: Resolved
-    scaler: torch.amp.GradScaler
-    stopping: bool = False
-    """Whether any rank has received SIGINT or SIGTERM; the same on all ranks."""
-
-    @property
-    def done(self) -> float:
-        """Completed fraction of the run."""
-        if self.config.minutes is not None:
-            return self.progress.elapsed / (60 * self.config.minutes)
-        return self.progress.step / self.config.steps
-
-    def autocast(self) -> AbstractContextManager[object]:
-        return autocast(self.precision, self.world.device)
 
 
 def start(config: PretrainConfig, folder: Path, resume: bool) -> World:
@@ -147,6 +112,14 @@ def _pretrain(
         report.finish(folder, newest[1], config, run.progress, metrics, corpus, run.module)
     world.barrier()
     return metrics
+
+
+def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool) -> Resolved:
+    """Choose one precision for all ranks, on the main process: the machines of a run may differ."""
+    path = folder / "run.json"
+    recorded = settings.load(path).precision if world.main and resume and path.exists() else None
+    recorded = world.gather(recorded)[0]
+    return world.gather(resolve_precision(config.precision, world.device, recorded))[0]
 
 
 def _find_checkpoint(config: PretrainConfig, folder: Path, checkpoints: Path, world: World) -> Path | None:
@@ -320,82 +293,6 @@ def _validate(run: Run, packing: Packing, context: Context, phase: str = "all") 
         prefix = "" if len(weights) == 1 else f"{name}_"
         metrics |= {f"{prefix}{key}": value for key, value in run.module.metrics(name, loss, accuracy).items()}
     return metrics, parts
-
-
-# ------------------------------------------------------------------------------------------------------- setting up
-
-
-def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Tokenizer, world: World, *, fresh: bool = True) -> Run:
-    """Build a run at step 0. If not ``fresh``, the weights will be loaded from a checkpoint of the run."""
-    _seed(config.seed)
-    models = make_models(config, tokenizer)
-    init = config.init if fresh else None
-    if init is not None:
-        lines = continued.load(models, init, config.init_generator, config.data.max_length)
-        if world.main:
-            print("\n".join(lines), file=sys.stderr)
-    elif fresh and config.unigram_bias:
-        unigram_bias(config, models, corpus.train)
-    if config.teacher is not None and not any(name in config.objectives.weights for name in DISTILLATION):
-        names = ", ".join(f"objectives.{name}" for name in DISTILLATION)
-        raise ValueError(f"a run with a teacher needs one of {names}")
-    teacher = None if config.teacher is None else Teacher.load(config.teacher, tokenizer)
-    module = make_module(config, models, corpus.train, new=init is None, teacher=teacher)
-    for half, name in ((corpus.train, "training"), (corpus.validation, "validation")):
-        for length in {config.data.length_at(0.0), config.data.max_length}:
-            module.check_corpus(half, name, length)
-    if config.gradient_checkpointing:
-        for model in models:
-            model.gradient_checkpointing_enable()
-    wrapped = distributed.wrap_distributed(module, world)
-    if config.compile:
-        for layer in distributed.layers(module):
-            layer.compile(dynamic=True)  # packed batches differ in length
-    optimizer = make_optimizer(module, config.optimizer, fused=not world.sharded)
-    _seed(config.seed + 1 + world.rank)  # dropout differs between ranks
-    data = config.data
-    weights = data.weights()
-    packing = Packing(corpus.train, data.length_at(0.0), data.step_tokens, config.seed, data.mode, weights=weights)
-    validation = None
-    if corpus.validation.tokens:
-        validation = Packing(corpus.validation, data.max_length, 1, 0, data.mode, weights=weights)
-        tokens = min(world.size * data.micro_tokens, max(validation.epoch_tokens, world.size * data.max_length))
-        validation.step_tokens = tokens
-    special = corpus.train.vocabulary["special"]
-    information = relative_information(corpus.train.token_counts(), special) if config.masking.density else None
-    context = Context(corpus.train, config.masking, config.seed, information)
-    # The same seed for all runs makes them comparable. A scheduled rate is evaluated at its end.
-    at_end = replace(config.masking, rate=config.masking.final_rate or config.masking.rate, final_rate=None)
-    validation_context = Context(corpus.validation, at_end, 0, information)
-    precision = resolve_precision(config.precision, world.device)
-    return Run(
-        config=config,
-        world=world,
-        module=module,
-        wrapped=wrapped,
-        optimizer=optimizer,
-        packing=packing,
-        context=context,
-        validation=validation,
-        validation_context=validation_context,
-        progress=Progress(),
-        precision=precision,
-        scaler=make_scaler(precision, world.device),
-    )
-
-
-def _seed(seed: int) -> None:
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
-def _precision(folder: Path, config: PretrainConfig, world: World, resume: bool) -> Resolved:
-    """Choose one precision for all ranks, on the main process: the machines of a run may differ."""
-    path = folder / "run.json"
-    recorded = settings.load(path).precision if world.main and resume and path.exists() else None
-    recorded = world.gather(recorded)[0]
-    return world.gather(resolve_precision(config.precision, world.device, recorded))[0]
 
 
 class Window:
