@@ -73,7 +73,7 @@ class Flops:
     """FLOPs of one text."""
 
     shared: int
-    """What a BERT of the same shape computes."""
+    """FLOPs of a BERT of the same shape."""
     positions: int
     """c2p, p2c and the convolution."""
     tables: int
@@ -104,8 +104,7 @@ def score_bytes(config: PreTrainedConfig, length: int) -> int:
 
 
 def position_parameters(config: DebertaConfig) -> int:
-    """Parameters that a model with c2p and p2c has and BERT has not: the relative table and its projections (without
-    biases), 2kd + 2Ld^2 for v1."""
+    """Parameters of the relative positions: the table and its projections (without biases), 2kd + 2Ld^2 for v1."""
     table = 2 * config.relative_positions.span * config.hidden_size
     projections = 0 if config.share_att_key else len(config.pos_att_type) * config.num_hidden_layers
     return table + projections * config.hidden_size**2
@@ -134,6 +133,6 @@ def complexity_table() -> Iterator[str]:
         )
     yield ""
     yield "positions: parameters of the relative positions. weights: all weights in fp32, without heads."
-    yield "to BERT: FLOPs beyond those of a BERT of the same shape. tables: FLOPs that project the relative positions"
+    yield "to BERT: additional FLOPs, relative to a BERT of the same shape. tables: FLOPs to project relative positions"
     yield f"of {LENGTHS[-1]} tokens, once per model in prediction and once per batch in training. scores: fp32"
     yield f"attention scores of a layer for {LENGTHS[-1]} tokens, in an implementation that keeps them (ours does not)."

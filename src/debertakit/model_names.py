@@ -76,7 +76,7 @@ def stored_columns(name: str | Path) -> dict[str, str]:
 
 
 def hub_answers() -> bool:
-    """Whether the hub accepts a connection. True behind a proxy, where a connection says nothing."""
+    """Whether the hub accepts a connection. True with a proxy, because a connection to the proxy proves nothing."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         return False
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
@@ -109,7 +109,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _similar(folder: Path) -> list[str]:
-    """Folders beside ``folder`` with a similar name, as the user would write them."""
+    """Folders next to ``folder`` with a similar name, as the user would write them."""
     try:
         names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
     except OSError:

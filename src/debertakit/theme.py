@@ -1,4 +1,4 @@
-"""The look that the web page, the attention explorer and the reports share: theme.css, and a page in two languages."""
+"""Shared design of the web page, the attention explorer and the reports: theme.css, and a page in two languages."""
 
 import html
 from importlib.resources import files

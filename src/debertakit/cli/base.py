@@ -24,8 +24,8 @@ USE, TRAIN, CONVERT = "Use a model", "Train and evaluate", "Checkpoints and benc
 """Panels of ``deberta --help``."""
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         print(f"debertakit {__version__}")
         raise typer.Exit
 

@@ -21,7 +21,7 @@ app.add_typer(exports, name="export", rich_help_panel=CONVERT)
 @app.command(rich_help_panel=CONVERT)
 def models(
     complexity: Annotated[
-        bool, typer.Option("--complexity", help="Parameters, FLOPs and memory beside those of BERT and RoBERTa.")
+        bool, typer.Option("--complexity", help="Compare parameters, FLOPs and memory with BERT and RoBERTa.")
     ] = False,
 ) -> None:
     """List the released models that have a preset, with their parameter counts."""

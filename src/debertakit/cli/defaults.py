@@ -8,7 +8,7 @@ from debertakit.text.characters import looks_chinese
 
 
 def default_model(texts: Iterable[str], otherwise: str | None = None) -> str:
-    """Choose the bundled model for the language of the texts, and say so in one line.
+    """Choose the bundled model for the language of the texts, and print the choice.
 
     ``otherwise``: the model to use if the installation has no bundled models. None: raise.
     """
@@ -27,7 +27,7 @@ def default_model(texts: Iterable[str], otherwise: str | None = None) -> str:
 
 
 def bundled_specs() -> list[str]:
-    """What ``deberta serve`` serves without a model: fill and embed of each bundled model."""
+    """Models of ``deberta serve`` without arguments: each bundled model for fill and for embed."""
     found = {name: folder for name in BUNDLED.values() if (folder := bundled_folder(name)) is not None}
     if not found:
         raise ValueError("pass a model to serve (deberta serve FOLDER): this installation has no bundled models")

@@ -8,7 +8,7 @@ Tags of named entities are converted to BIO from any of these schemes:
 
 An I- that continues no entity is changed to B- and counted as a repair, unless the whole file is IOB1.
 
-If most tags are in none of these schemes, every word has a tag of its own, such as its part of speech, and the tags are
+If most tags are in none of these schemes, every word has its own tag, such as its part of speech, and the tags are
 kept as they are. In CoNLL-U (.conllu), the word is in column 2 and its part of speech in column 4.
 """
 
@@ -46,7 +46,7 @@ _TO_BIO = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I"}
 @dataclass(frozen=True)
 class Sentence:
     number: int
-    """Of its first line (Parquet: row)."""
+    """Line number of the first word (Parquet: row)."""
     words: tuple[str, ...]
     tags: tuple[str | None, ...]
 
@@ -96,7 +96,7 @@ def _with_entity_tags(sentences: Sequence[Sentence], problems: Problems) -> list
 
 
 def has_entities(tags: Iterable[str]) -> bool:
-    """Whether a set of tags marks entities. Otherwise every word has a tag of its own, such as its part of speech."""
+    """Whether a set of tags marks entities. Otherwise every word has its own tag, such as its part of speech."""
     distinct = set(tags)
     return _are_entities(list(distinct), len(distinct))
 
@@ -143,7 +143,7 @@ def write(path: Path, examples: Sequence[Tagged], predictions: Sequence[Sequence
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where a line has its word and its tag."""
+    """Columns of the word and of the tag."""
 
     word: int
     tag: int

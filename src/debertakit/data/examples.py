@@ -26,7 +26,7 @@ class TextExample:
     group: str | None = None
     """Examples of one group are scored together, for example the answers to one MultiRC question."""
     line: int | None = field(default=None, compare=False)
-    """Its first line in the file that it was read from (Parquet: row)."""
+    """First line of the example in its file (Parquet: row)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Tagged:
     """For Chinese: characters."""
     tags: tuple[str, ...] | None = None
     line: int | None = field(default=None, compare=False)
-    """Its first line in the file that it was read from (Parquet: row)."""
+    """First line of the example in its file (Parquet: row)."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Choice:
     answers: tuple[str, ...] | None = None
     """Correct names, if there may be several."""
     line: int | None = field(default=None, compare=False)
-    """Its first line in the file that it was read from (Parquet: row)."""
+    """First line of the example in its file (Parquet: row)."""
 
 
 Example = TextExample | Tagged | Question | Choice

@@ -57,7 +57,7 @@ _FIRST_OF_TWO = re.compile(r"(.*?)([ _-]?)(1|a)", re.IGNORECASE)
 class Column:
     name: str
     values: list[Any]
-    """Of the sample, without blank cells."""
+    """Cells of the sample that are not blank."""
 
     @property
     def key(self) -> str:
@@ -146,7 +146,7 @@ def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = Tr
 
 
 def guess_line(path: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -> str:
-    """Say which columns were guessed and how to change them. Empty if there is no guess."""
+    """One line that names the guessed columns and how to change them. Empty if there is no guess."""
     guessed = [field for field in ("text", "pair", "label") if found.get(field) and not given.get(field)]
     if not guessed:
         return ""
@@ -155,7 +155,7 @@ def guess_line(path: Path, given: Mapping[str, Any], found: Mapping[str, Any]) -
 
 
 def sample_texts(path: Path, columns: Mapping[str, Any]) -> list[str]:
-    """Some texts of a file, to tell its language. ``columns``: text and pair, if they are known."""
+    """Return some texts of a file, to detect its language. ``columns``: text and pair, if they are known."""
     named = [columns[field] for field in ("text", "pair", "label") if columns.get(field)]
     texts = {str(columns[field]).casefold() for field in ("text", "pair") if columns.get(field)}
     if texts or suffix_of(path) in (".parquet", ".xlsx"):

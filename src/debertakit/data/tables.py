@@ -284,7 +284,7 @@ def _quoted(path: Path, problems: Problems) -> Iterator[tuple[int, list[str]]]:
         if reason:
             alone = len(taken) == 1 and "unexpected end" not in reason
             problems.skip(number, "badly quoted" if alone else "unclosed quotation mark", reason if alone else "")
-            waiting.extendleft(reversed(taken[1:]))  # the lines after the mark are rows of their own
+            waiting.extendleft(reversed(taken[1:]))  # the lines after the mark are separate rows
             reader = csv.reader(following(), delimiter=separator, strict=True)
         elif any(cell.strip() for cell in row) and _decodable(number, "".join(row), problems):
             if len(taken) > 2 and all(line.count(separator) == width - 1 for _, line in taken):

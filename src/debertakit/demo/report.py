@@ -1,4 +1,4 @@
-"""The page that shows what the demo did."""
+"""The HTML report of the demo."""
 
 import platform
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from debertakit.theme import Say, in_html
 
 @dataclass
 class Shown:
-    """What the demo did, part by part. A part that was left out is empty."""
+    """Results of the demo. A part that was skipped is empty."""
 
     masks: list[tuple[str, list[Candidate]]] = field(default_factory=list)
     """Each text with the candidates for its mask, by the bundled models."""

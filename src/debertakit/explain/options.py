@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Outputs:
-    """What to make. Several outputs may be requested together."""
+    """Requested outputs; there may be several."""
 
     out: Path | None = None
     """Write the attention explorer to this HTML file."""

@@ -239,7 +239,7 @@ def profile(anatomy: Anatomy) -> Profile:
 
 
 def striking(anatomy: Anatomy) -> tuple[int, int, int, int]:
-    """Choose what the explorer opens on: (layer, head, query, key).
+    """Choose the cell that the explorer shows first: (layer, head, query, key).
 
     The head with the largest product of two values: the attention to the most attended other token, averaged over
     queries, and position's share of the scores (1 for models without position parts). Special tokens do not count.

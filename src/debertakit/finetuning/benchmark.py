@@ -216,7 +216,7 @@ def _write(found: SuiteResult, settings: dict[str, Any]) -> None:
     notes += [f"Not part of {found.suite.title}: {name}." for name in found.suite.extra if name in found.scores]
     starts = [name for name in found.suite.starts if name in found.scores]
     if any(found.scores[name].start != settings["model"] for name in starts):
-        notes.append("The column start says which tasks began with a model of MNLI, as in the paper.")
+        notes.append("The column start shows which tasks started from a model of MNLI, as in the paper.")
     sections = [rendering.Section("Dev scores", HEADER, rows, " ".join(notes))]
     if found.zip is not None:
         lacks = f"It lacks {', '.join(found.absent)}, which the leaderboard also expects." if found.absent else ""

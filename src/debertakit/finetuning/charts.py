@@ -23,11 +23,11 @@ class Series:
     joined: bool = True
     dashed: bool = False
     band: Sequence[tuple[float, float, float]] = ()
-    """(x, low, high): a shaded band behind the line."""
+    """(x, low, high): a shaded band around the line."""
 
 
 def chart(caption: Words, series: Sequence[Series], bounds: tuple[float, float, float, float] | None = None) -> str:
-    """A figure with lines or dots. ``bounds``: x from, x to, y from, y to; default: those of the points.
+    """Draw a figure with lines or dots. ``bounds``: x from, x to, y from, y to; default: the range of the points.
 
     A line of one point is a dot with its value, so that one evaluation is visible too.
     """

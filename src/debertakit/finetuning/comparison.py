@@ -116,7 +116,7 @@ def who_is_right(examples: Sequence[Any], values: Sequence[Sequence[Any]], names
 def disagreements(
     examples: Sequence[Any], values: Sequence[Sequence[Any]], sure: Sequence[Sequence[float]], names: Sequence[str]
 ) -> Section:
-    """Examples with different predictions of the first seeds, those of which a run was most confident first."""
+    """Examples on which the first seeds differ, in order of the higher confidence of the two runs."""
     different = [i for i in range(len(examples)) if values[0][i] != values[1][i]]
     order = sorted(different, key=lambda i: -max(side[i] for side in sure))[:WORST]
     rows = []

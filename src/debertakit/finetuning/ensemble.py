@@ -1,4 +1,4 @@
-"""Make an ensemble of fine-tuned models (``deberta ensemble``); ensembles.py says what an ensemble is.
+"""Make an ensemble of fine-tuned models (``deberta ensemble``); ensembles.py defines what an ensemble is.
 
 The dev set is split into two halves. On the first half, members are selected greedily: start with the best model, and
 add the model that raises the score most, until no model raises it. On the second half, the ensemble is compared with

@@ -168,7 +168,7 @@ def open_file(model: str | Path, file: Path, columns: dict[str, Any]) -> tuple[T
 
 
 def remembered(saved: SavedModel, file: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Complete the columns ``given`` with those of the training file that this file also has."""
+    """Add the columns of the training file that this file also has to the columns ``given``."""
     names = {name.casefold() for name in column_names(file)}
 
     def has(value: Any) -> bool:

@@ -49,7 +49,7 @@ class Job:
     train: Features
     dev: Features
     source: Record = field(default_factory=dict)
-    """Where the examples came from (``source_of``)."""
+    """Data paths and column names (``source_of``)."""
     defaults: Record = field(default_factory=dict)
     """Value of each option if the user had not set it."""
     size: Size = "base"
@@ -116,7 +116,7 @@ def say(line: str) -> None:
 
 
 def complete_columns(train: Path, given: dict[str, Any]) -> dict[str, Any]:
-    """Guess the columns that are not given, and say so."""
+    """Guess the columns that are not given, and print them."""
     found = resolve_columns(train, given)
     if line := guess_line(train, given, found):
         say(line)

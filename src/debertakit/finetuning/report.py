@@ -37,9 +37,9 @@ def write_report(
 ) -> None:
     """Write report.html, report.md and the model card.
 
-    ``record``: contents of run.json. ``history``: the Trainer's log. ``errors``: what the best model gets wrong on the
-    dev set. ``curve``: the dev metric to plot; default: the metric that selected the checkpoint. ``defaults``: the
-    value of each option if the user had not set it.
+    ``record``: contents of run.json. ``history``: the Trainer's log. ``errors``: sections on the errors of the best
+    model on the dev set. ``curve``: the dev metric to plot; default: the metric that selected the checkpoint.
+    ``defaults``: the value of each option if the user had not set it.
     """
     title = f"{task_name(record)} · {Path(record['model']).name}"
     baseline = verdict.baseline if verdict and curve is None else None
@@ -129,8 +129,8 @@ def hero_card(metric: str, value: float, words: Words, bar: str, warnings: Seque
     name = metric.replace("_", " ")
     unit = " %" if metric in ("accuracy", "exact") else ""
     shown = in_html(Say(name, CHINESE.get(metric, name)))
-    told = "".join(f'<p class="warning" lang="en">{in_html(warning)}</p>' for warning in warnings)
+    shown_warnings = "".join(f'<p class="warning" lang="en">{in_html(warning)}</p>' for warning in warnings)
     return (
         f'<section class="card hero wide"><p class="headline">{value:.1f}{unit} <small>{shown}</small></p>'
-        f"<p>{in_html(words)}</p>{bar}{told}</section>"
+        f"<p>{in_html(words)}</p>{bar}{shown_warnings}</section>"
     )

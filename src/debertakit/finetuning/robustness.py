@@ -5,7 +5,7 @@ For each kind of change, over the n examples that it applies to:
     flips   share of predictions that differ from those for the original texts, with Wilson's 95 % interval
             (regression: that move by more than a tenth of the range of the original predictions)
     score   the task's metric before and after, and the difference with its 95 % interval: ``RESAMPLES`` paired
-            bootstrap samples of the examples. Not for negation, which changes what is right
+            bootstrap samples of the examples. Not for negation, which changes the correct answer
 """
 
 import json
@@ -35,7 +35,7 @@ MOVED = 0.1
 
 @dataclass(frozen=True)
 class Effect:
-    """What one kind of change did."""
+    """Effect of one kind of change."""
 
     name: str
     originals: list[Example]
@@ -59,7 +59,7 @@ class Effect:
 @dataclass(frozen=True)
 class Robustness:
     evaluation: Evaluation
-    """Of the original texts."""
+    """Evaluation of the original texts."""
     metric: str
     effects: list[Effect]
 
@@ -172,7 +172,7 @@ def overview(found: Robustness) -> Section:
     ]
     note = Say(
         "Predictions should survive typos, case and swapped groups. Negation changes the meaning: few flips there "
-        "say that the model does not read it. No difference does not prove that the model is fair.",
+        "show that the model does not read it. A difference of 0 does not prove that the model is fair.",
         "错别字、大小写和群体互换不应改变预测。否定会改变意思：若预测很少改变，说明模型没有理解否定。没有差异并不能证明模型是公平的。",
     )
     return Section(Say("Robustness", "稳健性"), header, rows, note, wide=True)

@@ -160,7 +160,7 @@ def check_same(what: str, folder: Path, before: Record, now: Record) -> None:
 
 @contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """A full disk raises an OSError that says how to go on, whichever library wrote the file."""
+    """Turn the errors of a full disk, from any library, into an OSError that says how to continue."""
     try:
         yield
     except WRITE_ERRORS as error:

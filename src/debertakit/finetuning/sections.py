@@ -1,4 +1,4 @@
-"""Sections of a fine-tuning report: scores, curves, and what the model gets wrong on the dev set."""
+"""Sections of a fine-tuning report: scores, curves, and the errors of the model on the dev set."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -94,9 +94,9 @@ def errors(kind: str, evaluation: Evaluation, labels: tuple[str, ...]) -> list[S
         sure = np.array([p.probabilities for p in evaluation.predictions])
         far = np.abs(truth - sure)
         places = far.argmax(1)  # the label that is most wrong
-        told = [f"{labels[i]} {percent(float(row[i]))}" for i, row in zip(places, sure, strict=True)]
+        certainty = [f"{labels[i]} {percent(float(row[i]))}" for i, row in zip(places, sure, strict=True)]
         sections = [per_class(truth, sure >= 0.5, labels), calibration(sure.ravel(), truth.ravel())]
-        return [*sections, worst(evaluation, far.max(1).tolist(), told)]
+        return [*sections, worst(evaluation, far.max(1).tolist(), certainty)]
     options = [range(len(p.probabilities)) if kind == "choice" else labels for p in evaluation.predictions]
     chance = [
         p.probabilities[list(names).index(gold(e))] if gold(e) in names else 0.0
@@ -203,8 +203,8 @@ def worst(evaluation: Evaluation, badness: Sequence[float], confidence: Sequence
     for i in order:
         example, prediction = evaluation.examples[i], evaluation.predictions[i]
         answers = (show_answer(example, gold(example)), show_answer(example, prediction.value))
-        told = short(badness[i]) if confidence is None else confidence[i]
-        rows.append((place_of(example), *answers, told, show_text(example)))
+        shown = short(badness[i]) if confidence is None else confidence[i]
+        rows.append((place_of(example), *answers, shown, show_text(example)))
     last = CONFIDENCE if confidence is not None else Say("error", "误差")
     header = (line_name(evaluation.examples), GOLD, PREDICTED, last, TEXT)
     return Section(MISTAKES, header, rows, "" if rows else NO_MISTAKES, listed=True, wide=True)

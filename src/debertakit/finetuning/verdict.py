@@ -2,7 +2,7 @@
 
     86.7 % accuracy (majority class: 54.7 %), 95 % interval 82-90
 
-The interval says how the score would vary on other dev examples of the same kind. For accuracies it is Wilson's:
+The interval shows how much the score would vary on other dev examples of the same kind. For accuracies it is Wilson's:
 
     (p + z²/2n ± z sqrt(p(1 - p)/n + z²/4n²)) / (1 + z²/n),  z = 1.96
 
@@ -54,7 +54,8 @@ class Verdict:
 
 
 def verdict(task: Task, evaluation: Evaluation, trained_on: Sequence[Example] = ()) -> Verdict | None:
-    """Judge an evaluation on its task's metric. None without labels. ``trained_on``: decides the majority class."""
+    """Judge an evaluation on its task's metric. Returns None if there are no labels. ``trained_on``: training examples,
+    from which the majority class is taken."""
     if not evaluation.scores:
         return None
     score, examples = evaluation.scores[task.metric], evaluation.examples
@@ -184,7 +185,7 @@ def _tag_accuracy(evaluation: Evaluation) -> Callable[[np.ndarray], float]:
 
 
 def vocabulary_warning(tokenizer: Any, rows: Sequence[TokenRow], examples: Sequence[Example]) -> str:
-    """Say if the vocabulary does not cover the texts: many tokens are unknown, or single bytes. Empty if it does."""
+    """Return a warning if many tokens are unknown to the vocabulary, or single bytes. Otherwise an empty string."""
     partial = _partial_pieces(tokenizer)
     counts = Counter(token for row in rows[:1000] for ids in row.ids for token in ids)
     share = sum(count for token, count in counts.items() if token in partial) / max(counts.total(), 1)

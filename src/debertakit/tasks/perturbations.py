@@ -6,8 +6,8 @@
     word order  every word changes places with its neighbour: 1 2 3 4 5 -> 2 1 4 3 5. Chinese: characters
     negation    "not" after the first auxiliary verb, or removed from it. Chinese: 是, 很 and 有. The meaning changes,
                 so the prediction should change too, except where the label does not depend on it
-    groups      words for a group of people changed for those of another: he and she, Christian and Muslim, 他 and 她.
-                The prediction should not change
+    groups      words for one group of people replaced by words for another: he and she, Christian and Muslim,
+                他 and 她. The prediction should not change
 
 Every change is a function of a text and a random generator. A text to which it does not apply stays the same. The lists
 of words are short: they show a dependence, and they cannot show that there is none.

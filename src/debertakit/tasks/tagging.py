@@ -16,7 +16,7 @@ def split_words(text: str) -> list[tuple[str, tuple[int, int]]]:
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
-    """Whether these are the tags of entities. False: every word has a tag of its own, such as its part of speech."""
+    """Whether these are the tags of entities. Otherwise every word has its own tag, such as its part of speech."""
     return "O" in labels or has_entities(labels)
 
 

@@ -278,7 +278,7 @@ def _tokenise(
         raise ValueError(f"the corpus {reader} gave no tokens")
     for source, before, end in zip(reader.sources, [0, *reader.ends], reader.ends, strict=False):
         if before == end:
-            raise ValueError(f"{source} has no text{' of its own' if reader.duplicates else ''}")
+            raise ValueError(f"{source} has no text{' that is not a duplicate' if reader.duplicates else ''}")
     manifest["counts"] = asdict(reader.counts)
     names = zip(reader.sources, reader.ends, strict=True)
     manifest["sources"] = [{"name": str(source), "pieces": end} for source, end in names]
@@ -305,9 +305,9 @@ def _batches(reader: DocumentReader, size: int, skip: int) -> Iterator[_Batch]:
         yield _Batch(texts, hashes, replace(reader.counts), reader.bytes_read)
 
 
-def _language(asked: str, texts: list[str]) -> str:
-    if asked != "auto":
-        return asked
+def _language(requested: str, texts: list[str]) -> str:
+    if requested != "auto":
+        return requested
     if not looks_chinese("".join(texts)[:BATCH_CHARACTERS]):
         return "en"
     try:

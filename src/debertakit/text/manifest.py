@@ -69,7 +69,7 @@ class Shard(TypedDict):
 class PreparedSource(TypedDict):
     name: str
     pieces: int
-    """Pieces up to the end of this source: its documents follow those of the source before it."""
+    """Number of pieces up to the end of this source, including all sources before it."""
 
 
 class Version1(TypedDict):

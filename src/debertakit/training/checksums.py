@@ -12,7 +12,7 @@ from debertakit.files import file_hash, write_json
 
 CHECKSUMS = "manifest.json"
 WRITE_ERRORS = (OSError, RuntimeError, SafetensorError)
-"""What Python, torch.save and safetensors raise when they cannot write, for example on a full disk."""
+"""Errors of Python, torch.save and safetensors if they cannot write, for example on a full disk."""
 
 
 def write_checksums(folder: Path) -> None:

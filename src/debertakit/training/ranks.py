@@ -26,7 +26,7 @@ def connect(backend: str, timeout: timedelta) -> None:
     """Join the process group of torchrun.
 
     torchrun --max-restarts keeps its store, in which the restarted processes would find the addresses of dead ones
-    (torch 2.13). Each start therefore has a prefix of its own.
+    (torch 2.13). Each start therefore uses its own prefix.
     """
     store, rank, size = next(dist.rendezvous("env://", timeout=timeout))
     store = dist.PrefixStore(f"start-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
