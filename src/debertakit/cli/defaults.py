@@ -15,15 +15,19 @@ def default_model(texts: Iterable[str], otherwise: str | None = None) -> str:
     name = BUNDLED["zh" if looks_chinese("".join(texts)) else "en"]
     folder = bundled_folder(name)
     if folder is not None:
-        reason = f"{name}, bundled with debertakit, for the language of the text"
-        print(f"model: {reason} (--model FOLDER for another one)", file=sys.stderr)
+        announce(f"{name}, bundled with debertakit, for the language of the text")
         return str(folder)
     if otherwise is None:
         raise ValueError(
             f"this installation has no bundled model {name}: pass --model FOLDER, or the name of a hub model"
         )
-    print(f"model: {otherwise} (--model FOLDER for another one)", file=sys.stderr)
-    return otherwise
+    return announce(otherwise)
+
+
+def announce(model: str) -> str:
+    """Print the model that a command chose."""
+    print(f"model: {model} (--model FOLDER for another one)", file=sys.stderr)
+    return model
 
 
 def bundled_specs() -> list[str]:

@@ -157,6 +157,12 @@ def only(given: Given, where: str, *classes: type) -> None:
             raise ValueError(f"{option_name(name)} is not an option of {where}")
 
 
+def check_sift(given: Given) -> None:
+    """Raise if an option of SiFT was given without --sift."""
+    if "sift" not in given:
+        only({name: value for name, value in given.items() if name.startswith("sift_")}, "a run without --sift")
+
+
 def option_name(field: str) -> str:
     return f"--{field.replace('_', '-')}"
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
-from debertakit.cli.options import Given, build, only, takes
+from debertakit.cli.options import Given, build, check_sift, takes
 from debertakit.data.guessing import require_input
 from debertakit.finetuning.modes import EnsembleOptions, Seeds, SuiteOptions
 from debertakit.finetuning.options import FinetuneOptions
@@ -44,8 +44,7 @@ def benchmark(
     """Fine-tune a model on every task of GLUE, SuperGLUE or CLUE, and write the report and the leaderboard's zip."""
     if suite not in SUITES:
         raise ValueError(f"unknown suite {suite!r}; choose from {', '.join(SUITES)}")
-    if "sift" not in given:
-        only({name: value for name, value in given.items() if name.startswith("sift_")}, "a run without --sift")
+    check_sift(given)
     options, training, seeds = build(SuiteOptions, given), build(FinetuneOptions, given), build(Seeds, given)
     options.check(suite)
     for name in (model, *([options.mnli] if options.mnli not in ("auto", "none") else [])):

@@ -2,15 +2,15 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from debertakit.cli.base import TRAIN, app, quiet
 from debertakit.cli.corpus import check_sources
-from debertakit.cli.defaults import default_model
+from debertakit.cli.defaults import announce, default_model
 from debertakit.cli.names import check_recipe, check_task
-from debertakit.cli.options import Given, build, only, takes
+from debertakit.cli.options import Given, build, check_sift, only, takes
 from debertakit.data.guessing import guess_line, require_input, resolve_columns, sample_texts
 from debertakit.files import require_new, temporary_path
 from debertakit.finetuning.modes import (
@@ -91,12 +91,7 @@ def pretrain(
     """Pretrain a model from raw text, in one process or on many machines with torchrun."""
     check_recipe(recipe)
     check_sources(corpus)
-    if init is not None:
-        init = check_model(init)
-    if teacher is not None:
-        teacher = check_model(teacher)
-    if tagger is not None:
-        tagger = check_model(tagger)
+    init, teacher, tagger = (None if name is None else check_model(name) for name in (init, teacher, tagger))
     quiet()
     stop_on_signals()
     with working("starting"):
@@ -175,45 +170,21 @@ def finetune(
         if "train" in given:
             raise ValueError(f"pass the training file once: {file}, or --train {given['train']}")
         given = {**given, "train": file}
-    task, seeds = given.get("task"), build(Seeds, given)
+    task = given.get("task")
     if task in SEQ2SEQ_TASKS:
-        only(given, f"--task {task}", PairData, Seq2SeqOptions, Seeds)
-        out = out or _free_folder(str(task), resume)
-        model = check_model(model or DEFAULT_MODEL)
-        quiet()
-        stop_on_signals()
-        _finetune_pairs(model, out, build(PairData, given), build(Seq2SeqOptions, given), seeds, resume)
+        _finetune_pairs(given, str(task), model, out, resume)
         return
-    if task is not None:
-        check_task(str(task))
-        only(given, f"--task {task}", BenchmarkData, FinetuneOptions, Seeds, SearchOptions)
-    else:
-        only(given, "a run with --train", OwnData, ColumnOptions, FinetuneOptions, Seeds, SearchOptions)
-    if "sift" not in given:
-        only({name: value for name, value in given.items() if name.startswith("sift_")}, "a run without --sift")
-    benchmark, own = build(BenchmarkData, given), build(OwnData, given)
+    _check_options(given)
+    benchmark, own, seeds = build(BenchmarkData, given), build(OwnData, given), build(Seeds, given)
     options, columns = build(FinetuneOptions, given), build(ColumnOptions, given).names()
-    if (benchmark.task is None) == (own.train is None):
-        raise ValueError("pass a training file (deberta finetune my.csv), or --task and --data for a benchmark")
     trials = build(SearchOptions, given).search
-    if trials is not None and "seeds" in given:
-        raise ValueError("--search tries one seed; run the best point again with --seeds")
     out = out or _free_folder(own.train.stem if own.train is not None else str(benchmark.task), resume)
     if not resume and any(folder.is_dir() and any(folder.iterdir()) for folder in (out, temporary_path(out))):
         raise ValueError(f"{out} already contains a run. Use --resume to continue it, or choose another --out.")
     if own.train is not None:
-        found = resolve_columns(own.train, columns)
-        if line := guess_line(own.train, columns, found):
-            print(line, file=sys.stderr)
-        columns = found
-        if own.dev is not None:
-            resolve_columns(own.dev, columns)
-    if model is None and own.train is not None:
-        model = default_model(sample_texts(own.train, columns), otherwise=DEFAULT_MODEL)
-    elif model is None:
-        model = DEFAULT_MODEL
-        print(f"model: {model} (--model FOLDER for another one)", file=sys.stderr)
-    model = check_model(model)
+        columns = _resolve_columns(own.train, own.dev, columns)
+        model = model or default_model(sample_texts(own.train, columns), otherwise=DEFAULT_MODEL)
+    model = check_model(model or announce(DEFAULT_MODEL))
     print(f"loading; the result will be in {out}", file=sys.stderr, flush=True)
     quiet()
     stop_on_signals()
@@ -229,6 +200,31 @@ def finetune(
         print(run_search(model, out, trials, **arguments))
 
 
+def _check_options(given: Given) -> None:
+    """Raise if options of ``finetune`` do not go together."""
+    task = given.get("task")
+    if task is not None:
+        check_task(str(task))
+        only(given, f"--task {task}", BenchmarkData, FinetuneOptions, Seeds, SearchOptions)
+    else:
+        only(given, "a run with --train", OwnData, ColumnOptions, FinetuneOptions, Seeds, SearchOptions)
+    check_sift(given)
+    if task is None and "train" not in given:
+        raise ValueError("pass a training file (deberta finetune my.csv), or --task and --data for a benchmark")
+    if "search" in given and "seeds" in given:
+        raise ValueError("--search tries one seed; run the best point again with --seeds")
+
+
+def _resolve_columns(train: Path, dev: Path | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Complete the columns with guesses, print the guesses, and check that the dev file has the columns too."""
+    columns = resolve_columns(train, given)
+    if line := guess_line(train, given, columns):
+        print(line, file=sys.stderr)
+    if dev is not None:
+        resolve_columns(dev, columns)
+    return columns
+
+
 def _free_folder(name: str, resume: bool) -> Path:
     """NAME-model, or the first of NAME-model-2, -3, ... that does not exist; to resume, the last that exists."""
     names = [Path(f"{name}-model{'' if number == 1 else f'-{number}'}") for number in range(1, 1000)]
@@ -238,14 +234,20 @@ def _free_folder(name: str, resume: bool) -> Path:
     return next(folder for folder in names if folder not in taken)
 
 
-def _finetune_pairs(model: str, out: Path, data: PairData, options: Seq2SeqOptions, seeds: Seeds, resume: bool) -> None:
+def _finetune_pairs(given: Given, task: str, model: str | None, out: Path | None, resume: bool) -> None:
+    """Translation and summarisation."""
+    only(given, f"--task {task}", PairData, Seq2SeqOptions, Seeds)
+    data, options, seeds = build(PairData, given), build(Seq2SeqOptions, given), build(Seeds, given)
+    out = out or _free_folder(task, resume)
+    model = check_model(model or DEFAULT_MODEL)
+    quiet()
+    stop_on_signals()
     from debertakit.data.pairs import FIELDS
     from debertakit.finetuning.seq2seq import PairFiles, finetune_pairs
 
-    assert data.task is not None
     columns = (data.text or FIELDS[0], data.label or FIELDS[1])
     dev = None
     if data.dev_source or data.dev_target or data.dev:
         dev = PairFiles(data.dev_source, data.dev_target, data.dev, columns)
     train = PairFiles(data.source, data.target, data.train, columns)
-    print(finetune_pairs(model, out, data.task, train, dev, options, seed=seeds.seed, seeds=seeds.seeds, resume=resume))
+    print(finetune_pairs(model, out, task, train, dev, options, seed=seeds.seed, seeds=seeds.seeds, resume=resume))

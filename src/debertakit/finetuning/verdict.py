@@ -9,7 +9,6 @@ The interval shows how much the score would vary on other dev examples of the sa
 For other metrics it comes from ``RESAMPLES`` bootstrap samples of the examples.
 """
 
-import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,6 +21,7 @@ from debertakit.finetuning.evaluation import Evaluation
 from debertakit.tasks.features import TokenRow
 from debertakit.tasks.metrics import entity_places
 from debertakit.tasks.task import Task
+from debertakit.text.statistics import scripts
 
 RESAMPLES = 200
 UNCOVERED = 0.1
@@ -191,7 +191,7 @@ def vocabulary_warning(tokenizer: Any, rows: Sequence[TokenRow], examples: Seque
     share = sum(count for token, count in counts.items() if token in partial) / max(counts.total(), 1)
     if share <= UNCOVERED:
         return ""
-    script = _script(" ".join(_text(example) for example in examples[:200]))
+    script = next(iter(scripts(Counter("".join(_text(example) for example in examples[:200])))), "symbols")
     return (
         f"{share:.0%} of the tokens are unknown to the vocabulary (mostly {script}); "
         "choose a --model that was trained on such text"
@@ -212,9 +212,3 @@ def _text(example: Example) -> str:
     if isinstance(example, Tagged):
         return " ".join(example.words)
     return example.text if isinstance(example, (TextExample, Choice)) else example.context
-
-
-def _script(text: str) -> str:
-    """The script of most letters: "CJK", "CYRILLIC", "LATIN"."""
-    names = (unicodedata.name(char, "other").split()[0] for char in text if char.isalpha())
-    return Counter(names).most_common(1)[0][0] if any(map(str.isalpha, text)) else "symbols"

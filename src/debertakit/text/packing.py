@@ -16,8 +16,8 @@ number of parts is ranks times accumulation steps; the chunks of a step do not d
 
 mode="blocks" concatenates the documents and cuts every max_length - 2 tokens, ignoring document boundaries.
 
-``weights`` mixes the sources of a corpus: each source is a separate stream, and a step of G tokens takes w G tokens from
-a source of weight w. A small source with a large weight is read more often than the others.
+``weights`` mixes the sources of a corpus: each source is a separate stream, and a step of G tokens takes w G tokens
+from a source of weight w. A small source with a large weight is read more often than the others.
 """
 
 from collections.abc import Sequence

@@ -34,17 +34,14 @@ def text_statistics(
     copies = near_copies = 0
     characters: Counter[str] = Counter()
     lengths: list[int] = []
-    tokens: list[int] = []
+    tokens: Counter[int] = Counter()  # document -> tokens
     held: list[tuple[int, str]] = []  # (document, piece) to tokenise
     waiting = read = 0
 
     def count_tokens() -> None:
         assert tokenizer is not None
-        texts = [piece for _, piece in held]
-        for (document, _), row in zip(
-            held, tokenizer.backend_tokenizer.encode_batch_fast(texts, add_special_tokens=False), strict=True
-        ):
-            tokens.extend([0] * (document + 1 - len(tokens)))
+        rows = tokenizer.backend_tokenizer.encode_batch_fast([piece for _, piece in held], add_special_tokens=False)
+        for (document, _), row in zip(held, rows, strict=True):
             tokens[document] += len(row)
         held.clear()
 
@@ -79,8 +76,9 @@ def text_statistics(
     if near is not None:
         found[f"near duplicates ({near:g})"] = near_copies
     if tokenizer is not None:
-        found |= {"tokens": sum(tokens), "tokens per document": spread(tokens)}
-        found["characters per token"] = round(read / max(sum(tokens), 1), 2)
+        of_documents = [tokens[document] for document in range(len(lengths))]
+        found |= {"tokens": tokens.total(), "tokens per document": spread(of_documents)}
+        found["characters per token"] = round(read / max(tokens.total(), 1), 2)
     return found | {"scripts": scripts(characters)}
 
 
