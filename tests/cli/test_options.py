@@ -1,5 +1,6 @@
 """Options from dataclasses, on a small command of our own."""
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
@@ -8,7 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from debertakit.cli.options import Given, build, only, takes
+from debertakit.cli.options import Given, Machine, build, only, takes
 
 
 @dataclass(frozen=True)
@@ -97,3 +98,12 @@ def test_help(run):
     assert "None" not in shown
     assert "─ Paint ─" in shown
     assert "─ Paper ─" in shown
+
+
+def test_the_number_of_a_gpu_counts_those_that_the_cluster_allows(monkeypatch):
+    monkeypatch.setenv("DEBERTAKIT_DEVICE", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5")
+    with pytest.raises(ValueError, match="cuda:2: CUDA_VISIBLE_DEVICES=4,5 has only 2"):
+        Machine(device="cuda:2").apply()
+    Machine(device="cuda:1").apply()
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == "5"

@@ -73,3 +73,9 @@ def test_the_command_that_resumes(monkeypatch):
     assert signals.resume_command() == "deberta finetune --out run --resume"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert signals.resume_command() == "the same torchrun command, with --resume"
+
+
+def test_a_command_that_resumes_when_repeated(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["deberta", "corpus", "prepare", "a.txt", "--out", "corpus"])
+    monkeypatch.setattr(signals._signals, "resume_option", "")
+    assert signals.resume_command() == "deberta corpus prepare a.txt --out corpus"

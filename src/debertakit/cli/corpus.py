@@ -35,7 +35,7 @@ def prepare_corpus(
 ) -> None:
     """Tokenise text into memory-mapped shards, for deberta pretrain --corpus OUT."""
     check_sources(sources)
-    stop_on_signals()
+    stop_on_signals(resume_option="")
     from debertakit.text.corpus import prepare
     from debertakit.text.tokenizers import load_tokenizer
 

@@ -55,12 +55,22 @@ class Machine:
             kind, _, number = self.device.partition(":")
             os.environ["DEBERTAKIT_DEVICE"] = kind
             if number:
-                os.environ["CUDA_VISIBLE_DEVICES"] = number
+                os.environ["CUDA_VISIBLE_DEVICES"] = _visible_gpu(int(number))
         if self.threads is not None:
             for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
                 os.environ[name] = str(self.threads)
             if "torch" in sys.modules:
                 sys.modules["torch"].set_num_threads(self.threads)
+
+
+def _visible_gpu(number: int) -> str:
+    """Name of GPU ``number`` among those that CUDA_VISIBLE_DEVICES allows, as a cluster sets it."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if visible == [""]:
+        return str(number)
+    if number >= len(visible):
+        raise ValueError(f"--device cuda:{number}: CUDA_VISIBLE_DEVICES={','.join(visible)} has only {len(visible)}")
+    return visible[number]
 
 
 def takes(panels: Mapping[str, type] = MappingProxyType({})) -> Callable[[Callable[..., None]], Callable[..., None]]:

@@ -13,6 +13,7 @@ from debertakit.finetuning.options import FinetuneOptions
 from debertakit.model_names import check_model
 from debertakit.tasks.listing import PUBLISHED, SUITES
 from debertakit.text.progress import working
+from debertakit.training.signals import stop_on_signals
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -50,6 +51,7 @@ def benchmark(
     for name in (model, *([options.mnli] if options.mnli not in ("auto", "none") else [])):
         check_model(name)
     quiet()
+    stop_on_signals()
     with working("starting"):
         from debertakit.finetuning.benchmark import run_suite
 

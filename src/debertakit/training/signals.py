@@ -29,13 +29,16 @@ class _Signals:
     received: int | None = None
     stopping: bool = False
     """Whether ``Stopped`` was raised."""
+    resume_option: str = "--resume"
+    """Option of the command that resumes. "": the same command resumes."""
 
 
 _signals = _Signals()
 
 
-def stop_on_signals() -> None:
+def stop_on_signals(resume_option: str = "--resume") -> None:
     """From now on, SIGINT and SIGTERM raise ``Stopped``: at once, or at the end of the step inside ``deferred``."""
+    _signals.resume_option = resume_option
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _handle)
 
@@ -58,7 +61,8 @@ def received() -> int | None:
 def resume_command() -> str:
     if "WORLD_SIZE" in os.environ:  # torchrun's own options are not known here
         return "the same torchrun command, with --resume"
-    return shlex.join(["deberta", *(each for each in sys.argv[1:] if each != "--resume"), "--resume"])
+    option = _signals.resume_option
+    return shlex.join(["deberta", *(each for each in sys.argv[1:] if each != option), *filter(None, [option])])
 
 
 def let_signals_end_the_process() -> None:
