@@ -5,7 +5,7 @@ import json
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,6 +73,42 @@ def embed(
 def _predict(model: str | None, given: Given, texts: list[str] | None, task: str | None) -> None:
     if "file" not in given and texts is not None and len(texts) == 1 and is_file_name(texts[0]):
         given, texts = {**given, "file": Path(texts[0])}, None
+    _check_options(given, texts, task)
+    files, loading = build(FileOptions, given), build(LoadOptions, given)
+    columns = files.columns()
+    local = files.file if files.engine == "local" else None  # with Ray, the file may be on another machine
+    if local is not None:
+        require_input(local)
+    if model is not None:
+        model = check_model(model)
+    elif files.file is not None and files.file.is_file():
+        model = default_model(sample_texts(files.file, columns))
+    else:
+        model = default_model(texts or [])
+    if local is not None:
+        columns = complete_columns(model, local, columns)
+        files = replace(files, out=files.out or predictions_file(local))
+    elif files.file is not None and files.out is None:
+        raise ValueError("--engine ray needs --out, the folder for the predictions")
+    length = build(LengthOptions, given)
+    options: dict[str, Any] = {"long": length.long, "max_length": length.max_length}
+    if task == "zero-shot":
+        zero_shot = build(ZeroShotOptions, given)
+        options |= {"labels": zero_shot.label or [], "template": zero_shot.template}
+    options |= {"backend": loading.backend, "precision": loading.precision}
+    quiet()
+    with working("loading"):
+        from debertakit.inference.tasks import load
+
+        predictor = load(model, task, **options)
+    if files.file is None:
+        _predict_texts(predictor, texts or [], build(TextOptions, given))
+    else:
+        _predict_file(predictor, model, task, options, files, columns)
+
+
+def _check_options(given: Given, texts: list[str] | None, task: str | None) -> None:
+    """Raise if options of ``predict`` and ``embed`` do not go together."""
     always = (LoadOptions, LengthOptions, ZeroShotOptions)
     if "file" in given:
         only(given, "a run with a file", FileOptions, *always)
@@ -82,37 +118,21 @@ def _predict(model: str | None, given: Given, texts: list[str] | None, task: str
         only(given, "a run without --task zero-shot", LoadOptions, LengthOptions, TextOptions, FileOptions)
     if ("file" in given) == bool(texts):
         raise ValueError('pass texts (deberta predict MODEL "a text") or a file (deberta predict MODEL my.csv)')
-    files = build(FileOptions, given)
-    columns, loading = files.columns(), build(LoadOptions, given)
-    if files.file is not None and files.engine == "local":
-        require_input(files.file)
-    if model is not None:
-        model = check_model(model)
-    else:
-        in_file = files.file is not None and files.file.is_file()
-        model = default_model(sample_texts(files.file, columns) if files.file is not None and in_file else texts or [])
-    if files.file is not None and files.engine == "local":
-        columns = complete_columns(model, files.file, columns)
-        files = replace(files, out=files.out or predictions_file(files.file))
-    elif files.file is not None and files.out is None:
-        raise ValueError("--engine ray needs --out, the folder for the predictions")
-    length = build(LengthOptions, given)
-    options: dict[str, str | int | list[str] | None] = {"long": length.long, "max_length": length.max_length}
-    if task == "zero-shot":
-        zero_shot = build(ZeroShotOptions, given)
-        options |= {"labels": zero_shot.label or [], "template": zero_shot.template}
-    quiet()
-    with working("loading"):
-        from debertakit.inference.tasks import load
 
-        predictor = load(model, task, backend=loading.backend, precision=loading.precision, **options)
-    if files.file is None or files.out is None:
-        _predict_texts(predictor, texts or [], build(TextOptions, given))
-        return
+
+def _predict_file(
+    predictor: "Predictor[Result]",
+    model: str,
+    task: str | None,
+    options: dict[str, Any],
+    files: FileOptions,
+    columns: dict[str, str],
+) -> None:
+    assert files.file is not None
+    assert files.out is not None
     if files.engine == "ray":
         from debertakit.inference.ray import predict_with_ray
 
-        options |= {"backend": loading.backend, "precision": loading.precision}
         counts = predict_with_ray(
             predictor, model, task, options, files.file, files.out, columns=columns, workers=files.workers
         )
