@@ -38,7 +38,7 @@ def test_every_example_is_run():
 def test_an_example_runs(name, models, tmp_path):
     environment = {**os.environ, "DEBERTAKIT_MODELS": str(models), "HF_HUB_OFFLINE": "1", "TMPDIR": str(tmp_path)}
     run = subprocess.run(
-        [sys.executable, EXAMPLES / name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240
+        [sys.executable, EXAMPLES / name], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900
     )
     assert run.returncode == 0, run.stderr
     assert SHOWS[name] in run.stdout

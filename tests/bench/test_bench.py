@@ -1,22 +1,28 @@
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from debertakit.attention import cpu
+from debertakit.bench import contest as contests
 from debertakit.bench import report, suites
 from debertakit.bench.contest import Measurement, Timing, contest
 
 
-def test_contest_times_every_contestant_in_turn():
-    calls = []
+def test_contest_times_every_contestant_in_turn(monkeypatch):
+    calls, now = [], [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
 
     def run(name, seconds):
-        return lambda: (calls.append(name), time.sleep(seconds))
+        return lambda: (calls.append(name), sleep(seconds))
 
+    monkeypatch.setattr(contests, "time", SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0]))
     result = contest("1x1", {"ours": run("ours", 0.002), "hf": run("hf", 0.006)}, seconds=0.5)
-    assert 2 < result.ratio("hf") < 4
+    assert result.ratio("hf") == pytest.approx(3)
+    assert now[0] == pytest.approx(0.5, abs=0.05)
     assert result.ratio("bert") is None
     assert abs(calls.count("ours") - calls.count("hf")) == 0
     rounds = {tuple(calls[i : i + 2]) for i in range(2, len(calls), 2)}

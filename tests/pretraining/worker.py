@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import torch
+from torch.distributed import TCPStore
 
 from debertakit.attention import use_backend
 from debertakit.pretraining.loop import pretrain
@@ -34,17 +35,14 @@ def start(material: Path, out: Path, *assignments: str, environment: dict[str, s
 
 
 def torchrun(processes: int, material: Path, out: Path, *assignments: str, name: str = "tiny") -> None:
-    """Start the processes that torchrun would start, and wait for them."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"RECIPE": name, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    """Start the processes that torchrun would start, and wait for them. Their store is here, as in torchrun's agent."""
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    world = {"RECIPE": name, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(store.port)}
+    world |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
     started = [start(material, out, *assignments, environment=rank) for rank in ranks]
     for process in started:
-        process.join(90)
+        process.join(300)
     codes = [process.exitcode for process in started]
     for process in started:
         process.kill()
