@@ -47,16 +47,23 @@ def post(client, path, *inputs, **others):
 
 
 @pytest.mark.slow
-def test_every_caller_gets_its_own_answer(classifier):
+def test_every_caller_gets_its_own_answer(classifier, monkeypatch):
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 100))) for _ in range(300)]
     expected = [classifier(text).scores[0] for text in texts]
+    go, original = threading.Event(), classifier.run
+    monkeypatch.setattr(classifier, "run", lambda rows: (go.wait(120), original(rows))[1])
 
     async def work(client):
-        answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
+        tasks = [asyncio.create_task(post(client, "/classify", {"text": text})) for text in texts]
+        while len(app.state.server.batchers["m"].queue) < 250:  # the others are in the first batch, or come later
+            await asyncio.sleep(0.01)
+        go.set()
+        answers = await asyncio.gather(*tasks)
         return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
 
-    found, metrics = run(create_app([ServedModel("m", classifier)], Limits(queue=1 << 20, wait=0.5)), work)
+    app = create_app([ServedModel("m", classifier)], Limits(queue=1 << 20, wait=0.05, timeout=300))
+    found, metrics = run(app, work)
     for own, wanted in zip(found, expected, strict=True):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
