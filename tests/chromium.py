@@ -109,6 +109,6 @@ class Chromium:
     def close(self) -> None:
         self._session = None
         self.call("Browser.close")
-        self.process.wait(timeout=30)
+        self.process.wait(timeout=120)
         os.close(self._read)
         os.close(self._write)

@@ -1,5 +1,6 @@
 """Shared by all tests: one thread (unless OMP_NUM_THREADS is set), no network, fixed seeds, one browser."""
 
+import gc
 import os
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -23,6 +24,13 @@ logging.disable_progress_bar()
 @pytest.fixture(autouse=True)
 def _seeded():
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections():
+    """Each Trainer collects garbage: exclude what already exists, or a collection takes half a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module")

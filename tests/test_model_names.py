@@ -15,12 +15,12 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "cache"))
     for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HF_HUB_OFFLINE"):
         monkeypatch.delenv(name, raising=False)
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{unused.getsockname()[1]}")
     (tmp_path / "my-model").mkdir()
     (tmp_path / "my-model" / "config.json").write_text("{}")
-    return tmp_path
+    with socket.socket() as refusing:  # bound, but not listening
+        refusing.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{refusing.getsockname()[1]}")
+        yield tmp_path
 
 
 @pytest.mark.parametrize(

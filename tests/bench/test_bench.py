@@ -1,22 +1,30 @@
 import json
-import time
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from debertakit.attention import cpu
+from debertakit.bench import contest as contests
 from debertakit.bench import report, suites
 from debertakit.bench.contest import Measurement, Timing, contest
+from debertakit.pretraining.recipes.deberta import small
+from debertakit.pretraining.settings import override
 
 
-def test_contest_times_every_contestant_in_turn():
-    calls = []
+def test_contest_times_every_contestant_in_turn(monkeypatch):
+    calls, now = [], [0.0]
+
+    def sleep(seconds):
+        now[0] += seconds
 
     def run(name, seconds):
-        return lambda: (calls.append(name), time.sleep(seconds))
+        return lambda: (calls.append(name), sleep(seconds))
 
+    monkeypatch.setattr(contests, "time", SimpleNamespace(sleep=sleep, perf_counter=lambda: now[0]))
     result = contest("1x1", {"ours": run("ours", 0.002), "hf": run("hf", 0.006)}, seconds=0.5)
-    assert 2 < result.ratio("hf") < 4
+    assert result.ratio("hf") == pytest.approx(3)
+    assert now[0] == pytest.approx(0.5, abs=0.05)
     assert result.ratio("bert") is None
     assert abs(calls.count("ours") - calls.count("hf")) == 0
     rounds = {tuple(calls[i : i + 2]) for i in range(2, len(calls), 2)}
@@ -46,7 +54,8 @@ def test_contestants_do_the_same_work():
 
 
 @pytest.mark.slow
-def test_every_contestant_of_the_small_recipe_learns_its_batch():
+def test_every_contestant_of_the_small_recipe_learns_its_batch(monkeypatch):
+    monkeypatch.setattr(suites, "small", lambda: override(small(), ["data.step_tokens=512"]))
     torch.manual_seed(0)
     steps = suites.small_steps()
     for step in steps.values():

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from debertakit.bench import suites
 from debertakit.bench.suites import BenchSettings
 from debertakit.demo import __main__ as demo
 from debertakit.demo import documentation
@@ -38,6 +39,8 @@ def test_the_demo_shows_every_part_and_writes_its_report(shortened, tmp_path, mo
     )
     save_model(tmp_path / "models" / "zh-small", list("北京是中国的首都他毕业于清华大学"))
     monkeypatch.setattr(documentation, "PACKAGES", ("email", "logging"))
+    batch = suites.batch
+    monkeypatch.setattr(suites, "batch", lambda lengths: batch([min(length, 16) for length in lengths[:2]]))
     shown = demo.main(shortened, bench=BenchSettings(layers=1, seconds=0.1, quick=True))
     assert [text for text, _ in shown.masks] == [*demo.MASKED["en"], *demo.MASKED["zh"]]
     assert all(len(found) == 3 and found[0][0] >= found[-1][0] for _, found in shown.nearest)

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,19 +11,17 @@ from debertakit.finetuning.job import check_processes
 from debertakit.finetuning.options import FinetuneOptions
 from debertakit.tasks.batches import ProcessShare, TrainingOrder
 from tests import tiny
+from tests.ranks import run_ranks
 
-PROCESS = """
-import json
-import os
-import sys
-from pathlib import Path
-from debertakit import finetune
-from tests import tiny
-model, out, kind = sys.argv[1:]
-options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "gradient_accumulation": 2}
-result = finetune(model, out, task=tiny.task(kind, 27, 8), gradient_checkpointing=True, **options)
-Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
-"""
+
+def train(model, out, kind):
+    """One of two processes."""
+    options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "gradient_accumulation": 2}
+    task = tiny.task(kind, 27, 8)
+    result = finetune(model, out, task=task, gradient_checkpointing=True, cls_dropout=0.0, **options)
+    Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
+
+
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 OPTIONS = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "cls_dropout": 0.0}
 
@@ -43,17 +39,8 @@ def losses(run):
 @pytest.mark.parametrize("kind", ["single-label", "tagging", "choice"])
 def test_two_processes_do_what_one_does(kind, model, tmp_path):
     """27 examples in steps of 8: the last step of an epoch is not full."""
-    script = tmp_path / "process.py"
-    script.write_text(PROCESS.replace('"lr": 5e-3', '"lr": 5e-3, "cls_dropout": 0.0'))
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = subprocess.run(
-        [*torchrun, str(script), str(model), str(tmp_path / "two"), kind],
-        capture_output=True, text=True, env=environment, timeout=600, check=False,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-9000:]
-    assert found.stderr.count("precision: fp32") == 1  # said once
+    said = run_ranks(2, train, model, tmp_path / "two", kind)
+    assert "".join(said).count("precision: fp32") == 1  # said once
     task = tiny.task(kind, 27, 8)
     one = finetune(model, tmp_path / "one", task=task, gradient_accumulation=2, **OPTIONS)
     assert [json.loads((tmp_path / f"two-{rank}.json").read_text()) for rank in (0, 1)] == [one.scores] * 2

@@ -2,9 +2,6 @@
 
 import json
 import os
-import re
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,6 +21,7 @@ from debertakit.generation.writing import _inputs, load_writer
 from debertakit.loading import describe, load_for_training
 from tests.finetuning.pairs import OPTIONS, PEER, make_model, make_pairs, make_tokenizer, save_encoder
 from tests.models import randomise, small
+from tests.ranks import run_ranks
 
 
 @pytest.fixture(scope="module")
@@ -183,15 +181,11 @@ def test_training_in_bf16_on_any_machine(encoder, pairs, tmp_path, monkeypatch, 
         replace(OPTIONS, precision="fp8")
 
 
-PROCESS = """
-import sys
-from dataclasses import replace
-from debertakit.finetuning.seq2seq import finetune_pairs
-from tests.finetuning.pairs import OPTIONS, PEER, make_pairs
-encoder, out, step_tokens = sys.argv[1:]
-options = replace(OPTIONS, epochs=4, step_tokens=int(step_tokens))
-print(finetune_pairs(encoder, out, "translation", make_pairs(), make_pairs()[:7], options, seeds=2).scores)
-"""
+def train(encoder, out, step_tokens):
+    """One of two processes."""
+    options = replace(OPTIONS, epochs=4, step_tokens=step_tokens)
+    result = finetune_pairs(encoder, out, "translation", make_pairs(), make_pairs()[:7], options, seeds=2)
+    Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
 
 
 @pytest.mark.slow
@@ -199,18 +193,10 @@ def test_two_processes_do_what_one_does(pairs, tokenizer, tmp_path):
     """As torchrun starts them: each takes half of the pairs in a step, and half of the dev set."""
     whole = sum(row.tokens for row in PairRows.encode(pairs, tokenizer, OPTIONS).rows) + 2
     encoder = save_encoder(tmp_path / "encoder", tokenizer, dropout=0.0)
-    script = tmp_path / "process.py"
-    script.write_text(PROCESS)
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = subprocess.run(
-        [*torchrun, str(script), str(encoder), str(tmp_path / "two"), str(whole)],
-        capture_output=True, text=True, env=environment, timeout=300, check=False,
-    )  # fmt: skip
-    assert found.returncode == 0, found.stderr[-9000:]
-    scores = re.findall(r"\{'bleu'.*?\}", found.stdout)  # the processes print at the same time
-    assert scores == [scores[0]] * 2
+    run_ranks(2, train, encoder, tmp_path / "two", whole)
+    first, second = (read(tmp_path / f"two-{rank}.json") for rank in (0, 1))
+    assert first == second
+    assert "bleu" in first
     options = replace(OPTIONS, epochs=4, step_tokens=whole)
     finetune_pairs(encoder, tmp_path / "one", "translation", pairs, pairs[:7], options, seeds=2)
     for seed in ("seed-0", "seed-1"):

@@ -97,12 +97,12 @@ def test_a_job_notices_that_its_parent_is_gone(tmp_path):
         worker.ORPHAN_POLL = 0.02
         signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(tmp_path / "saved")!r}).touch(), os._exit(0)))
         threading.Thread(target=worker._stop_with, args=(int(sys.argv[1]),), daemon=True).start()
-        time.sleep(30)
+        time.sleep(120)
     """
     (tmp_path / "child.py").write_text(textwrap.dedent(child))
     start = "import os, subprocess, sys; subprocess.Popen([sys.executable, sys.argv[1], str(os.getpid())])"
     subprocess.run([sys.executable, "-c", start, str(tmp_path / "child.py")], check=True)
-    for _ in range(500):
+    for _ in range(6000):
         if (tmp_path / "saved").exists():
             return
         time.sleep(0.02)

@@ -357,9 +357,11 @@ def test_a_resumed_run_ends_with_the_same_bits(corpus, tokenizer, tmp_path, name
     pretrain(run, corpus, tokenizer, tmp_path / "cut", resume=True)
     for file in ("model.safetensors", "generator/model.safetensors"):
         assert same(*(load_file(tmp_path / run / file) for run in ("whole", "cut")))
-    last = "checkpoints/step-00000009/heads.safetensors"
+    last = [tmp_path / run / "checkpoints/step-00000009" for run in ("whole", "cut")]
     if sets == ("rtd.warmup_steps=4",):
-        assert same(*(load_file(tmp_path / run / last) for run in ("whole", "cut")))
+        assert same(*(load_file(folder / "heads.safetensors") for folder in last))
+    moments = [torch.load(folder / "optimizer.pt", weights_only=True)["state"] for folder in last]
+    assert all(torch.equal(moments[0][i]["exp_avg_sq"], moments[1][i]["exp_avg_sq"]) for i in moments[0])
 
 
 def test_a_warm_up_moves_the_generators_own_weights_only(corpus, tokenizer):

@@ -1,51 +1,24 @@
-"""Training processes that tests start and kill.
+"""Training runs in processes of their own, for tests that kill them or that need several ranks."""
 
-They are forked from a server that has torch loaded: processes of their own, without seconds of imports each.
-"""
-
-import multiprocessing
 import os
-import sys
 from pathlib import Path
-
-import torch
 
 from debertakit.attention import use_backend
 from debertakit.pretraining.loop import pretrain
+from tests import ranks
 from tests.pretraining.material import config, make_corpus
 
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(["tests.pretraining.worker"])
 
-
-def train(material: Path, out: Path, assignments: tuple[str, ...], environment: dict[str, str]) -> None:
-    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
-    os.environ.update(environment)
-    torch.set_num_threads(1)
+def train(material: Path, out: Path, assignments: tuple[str, ...], name: str = "tiny") -> None:
     corpus, tokenizer = make_corpus(material)
     with use_backend("reference"):
-        pretrain(config(*assignments, name=environment.get("RECIPE", "tiny")), corpus, tokenizer, out, resume=True)
+        pretrain(config(*assignments, name=name), corpus, tokenizer, out, resume=True)
 
 
-def start(material: Path, out: Path, *assignments: str, environment: dict[str, str] | None = None):
-    process = SERVER.Process(target=train, args=(material, out, assignments, environment or {}))
-    process.start()
-    return process
+def start(material: Path, out: Path, *assignments: str):
+    return ranks.start(os.environ, os.devnull, train, material, out, assignments)
 
 
 def torchrun(processes: int, material: Path, out: Path, *assignments: str, name: str = "tiny") -> None:
-    """Start the processes that torchrun would start, and wait for them."""
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = str(free.getsockname()[1])
-    world = {"RECIPE": name, "WORLD_SIZE": str(processes), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    ranks = [{**world, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(processes)]
-    started = [start(material, out, *assignments, environment=rank) for rank in ranks]
-    for process in started:
-        process.join(90)
-    codes = [process.exitcode for process in started]
-    for process in started:
-        process.kill()
-    assert codes == [0] * processes, codes
+    """Train in the processes that torchrun would start."""
+    ranks.run_ranks(processes, train, material, out, assignments, name)

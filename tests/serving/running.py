@@ -38,7 +38,7 @@ def running(models: list[ServedModel], limits: Limits | None = None, access: Acc
 
 
 def connect(port: int) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", port), timeout=20)
+    return socket.create_connection(("127.0.0.1", port), timeout=120)
 
 
 def head(path: str, length: int, *more: str) -> bytes:

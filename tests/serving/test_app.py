@@ -4,7 +4,6 @@ import asyncio
 import json
 import random
 import threading
-import time
 
 import httpx
 import pytest
@@ -48,16 +47,23 @@ def post(client, path, *inputs, **others):
 
 
 @pytest.mark.slow
-def test_every_caller_gets_its_own_answer(classifier):
+def test_every_caller_gets_its_own_answer(classifier, monkeypatch):
     draw = random.Random(0)
     texts = [" ".join(draw.choices(WORDS, k=draw.randint(1, 100))) for _ in range(300)]
     expected = [classifier(text).scores[0] for text in texts]
+    go, original = threading.Event(), classifier.run
+    monkeypatch.setattr(classifier, "run", lambda rows: (go.wait(120), original(rows))[1])
 
     async def work(client):
-        answers = await asyncio.gather(*(post(client, "/classify", {"text": text}) for text in texts))
+        tasks = [asyncio.create_task(post(client, "/classify", {"text": text})) for text in texts]
+        while len(app.state.server.batchers["m"].queue) < 250:  # the others are in the first batch, or come later
+            await asyncio.sleep(0.01)
+        go.set()
+        answers = await asyncio.gather(*tasks)
         return [answer.json()["results"][0]["scores"][0] for answer in answers], (await client.get("/metrics")).text
 
-    found, metrics = run(create_app([ServedModel("m", classifier)], Limits(queue=1 << 20, wait=0.05)), work)
+    app = create_app([ServedModel("m", classifier)], Limits(queue=1 << 20, wait=0.05, timeout=300))
+    found, metrics = run(app, work)
     for own, wanted in zip(found, expected, strict=True):
         assert own["label"] == wanted.label
         assert own["score"] == pytest.approx(wanted.score, abs=1e-5)
@@ -163,11 +169,16 @@ def test_a_full_queue_refuses_at_once_and_empties(classifier, monkeypatch):
 
 
 def test_what_takes_too_long_is_given_up(classifier, monkeypatch):
-    original = classifier.run
-    monkeypatch.setattr(classifier, "run", lambda rows: (time.sleep(0.3), original(rows))[1])
+    go, original = threading.Event(), classifier.run
+    monkeypatch.setattr(classifier, "run", lambda rows: (go.wait(120), original(rows))[1])
     app = create_app([ServedModel("m", classifier)], Limits(timeout=0.1))
-    answer = run(app, lambda client: post(client, "/classify", {"text": "the cat"}))
-    assert answer.status_code == 504
+
+    async def work(client):
+        answer = await post(client, "/classify", {"text": "the cat"})
+        go.set()
+        return answer
+
+    assert run(app, work).status_code == 504
 
 
 def test_a_failing_model_does_not_end_the_server(classifier, monkeypatch):
@@ -212,9 +223,9 @@ def test_only_what_explains_is_explained(classifier):
 
 
 def test_one_explanation_at_a_time_and_not_for_ever(classifier, monkeypatch):
-    app = create_app([ServedModel("m", classifier)], Limits(timeout=1))
+    app = create_app([ServedModel("m", classifier)], Limits(timeout=3))
     go, original = threading.Event(), endpoints.look
-    monkeypatch.setattr(endpoints, "look", lambda *given: (go.wait(20), original(*given))[1])
+    monkeypatch.setattr(endpoints, "look", lambda *given: (go.wait(120), original(*given))[1])
 
     async def work(client):
         both = await asyncio.gather(explain(client), explain(client))

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 import threading
+import time
 
 import pytest
 
@@ -52,7 +53,7 @@ def held(monkeypatch, predictor):
 
     def waits(rows):
         calls.append([row.ids[0] for row in rows])
-        go.wait(20)
+        go.wait(120)
         return original(rows)
 
     monkeypatch.setattr(predictor, "run", waits)
@@ -60,7 +61,8 @@ def held(monkeypatch, predictor):
 
 
 async def until(true):
-    for _ in range(1000):
+    end = time.monotonic() + 120
+    while time.monotonic() < end:
         if true():
             return
         await asyncio.sleep(0.01)
@@ -124,8 +126,10 @@ def test_a_cancelled_request_leaves_the_queue_and_is_not_run(classifier, monkeyp
     async def work(batcher):
         first = asyncio.create_task(batcher.submit([{"text": "the cat"}]))
         await until(lambda: calls)
+        dog = asyncio.create_task(batcher.submit([{"text": "a slow dog"}]))
+        await until(lambda: batcher.queue)
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
-            await asyncio.wait_for(batcher.submit([{"text": "a slow dog"}]), 0.3)
+            await asyncio.wait_for(dog, 0.01)
         assert batcher.in_work == 4  # immediately: only what the model is still running
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
             await asyncio.wait_for(asyncio.shield(first), 0.05)
@@ -144,8 +148,10 @@ def test_a_slow_callers_timeout_leaves_nothing_waiting(classifier, monkeypatch):
     go, calls = held(monkeypatch, classifier)
 
     async def work(batcher):
+        slow = asyncio.create_task(batcher.submit([{"text": "the cat"}]))
+        await until(lambda: calls)
         with pytest.raises((TimeoutError, asyncio.TimeoutError)):
-            await asyncio.wait_for(batcher.submit([{"text": "the cat"}]), 1)
+            await asyncio.wait_for(slow, 0.01)
         assert (len(calls), batcher.in_work) == (1, 4)  # the model is still running it
         go.set()
         assert len(await batcher.submit([{"text": "the cat"}])) == 1
@@ -156,10 +162,11 @@ def test_a_slow_callers_timeout_leaves_nothing_waiting(classifier, monkeypatch):
 
 def test_rows_that_fail_fail_for_their_caller_alone(classifier, monkeypatch):
     bad, original = classifier.tokenizer.convert_tokens_to_ids("river"), classifier.run
-    sizes = []
+    sizes, go = [], threading.Event()
 
     def fails(rows):
         sizes.append(len(rows))
+        go.wait(120)
         if any(bad in row.ids[0] for row in rows):
             raise RuntimeError("one of them")
         return original(rows)
@@ -167,11 +174,17 @@ def test_rows_that_fail_fail_for_their_caller_alone(classifier, monkeypatch):
     monkeypatch.setattr(classifier, "run", fails)
 
     async def work(batcher):
+        before = asyncio.create_task(batcher.submit([{"text": "good"}]))
+        await until(lambda: sizes)
         texts = ["the cat", "the river", "a dog"]
-        return await asyncio.gather(*(batcher.submit([{"text": text}]) for text in texts), return_exceptions=True)
+        tasks = [asyncio.create_task(batcher.submit([{"text": text}])) for text in texts]
+        await until(lambda: len(batcher.queue) == 3)
+        go.set()
+        await before
+        return await asyncio.gather(*tasks, return_exceptions=True)
 
-    first, second, third = run(classifier, work, wait=0.3)
-    assert sizes == [3, 1, 1, 1]
+    first, second, third = run(classifier, work, wait=0)
+    assert sizes == [1, 3, 1, 1, 1]
     assert isinstance(second, RuntimeError)
     expected = TextClassifier(classifier.model, classifier.tokenizer)
     monkeypatch.undo()
@@ -194,21 +207,24 @@ def test_the_tokenizer_is_called_in_one_thread(filler, monkeypatch):
 
 
 def test_masks_are_limited_and_count_in_a_batch(filler, monkeypatch):
-    sizes, original = [], filler.run
-    monkeypatch.setattr(filler, "run", lambda rows: sizes.append(len(rows)) or original(rows))
+    go, calls = held(monkeypatch, filler)
 
     async def work(batcher):
         with pytest.raises(TooLarge, match="65 masks; a request may have 64"):
             await batcher.submit([{"text": "[MASK] " * 60}, {"text": "[MASK] " * 5}])
         with pytest.raises(TooLarge, match="tokens; with masks it may have 2,048"):
             await batcher.submit([{"text": "[MASK] " + "a " * 3000}])
-        assert not sizes
-        many = [{"text": "[MASK] " * 64}]
-        found = await asyncio.gather(*(batcher.submit(many) for _ in range(4)))
-        assert [len(result.masks) for (result,) in found] == [64] * 4
+        assert not calls
+        before = asyncio.create_task(batcher.submit([{"text": "the [MASK]"}]))
+        await until(lambda: calls)
+        many = [asyncio.create_task(batcher.submit([{"text": "[MASK] " * 64}])) for _ in range(4)]
+        await until(lambda: len(batcher.queue) == 4)
+        go.set()
+        await before
+        assert [len(result.masks) for (result,) in await asyncio.gather(*many)] == [64] * 4
 
-    run(filler, work, wait=0.3)
-    assert sizes == [3, 1]  # four requests would be 264 tokens and 256 masks
+    run(filler, work, wait=0)
+    assert [len(call) for call in calls] == [1, 3, 1]  # four requests would be 264 tokens and 256 masks
 
 
 # ---------------------------------------------------------------------------------------------------------- turns
@@ -333,12 +349,13 @@ def test_a_stuck_model_is_not_ready(classifier, monkeypatch):
         task = asyncio.create_task(batcher.submit([{"text": "the cat"}]))
         await until(lambda: calls)
         assert batcher.ready
-        await until(lambda: not batcher.ready)
+        batcher.busy_since -= batcher.limits.timeout
+        assert not batcher.ready
         go.set()
         await task
         assert batcher.ready
 
-    run(classifier, work, timeout=0.3)
+    run(classifier, work)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has priorities of threads")

@@ -157,9 +157,9 @@ def test_wrong_bodies_are_refused_quickly(model, body, status):
     """A body of 1 MB with 500,000 wrong inputs held the server for 15 seconds."""
 
     async def work(client):
-        began = time.perf_counter()
+        began = time.process_time()  # not the clock: other processes may keep the cores busy
         answer = await client.post("/classify", content=body, headers={"content-type": "application/json"})
-        return answer, time.perf_counter() - began
+        return answer, time.process_time() - began
 
     answer, seconds = run(create_app([model], Limits(body=1 << 21)), work)
     assert answer.status_code == status

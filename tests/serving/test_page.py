@@ -33,7 +33,7 @@ def url():
         yield f"http://127.0.0.1:{port}/"
 
 
-def wait(browser, script, seconds=20):
+def wait(browser, script, seconds=120):
     for _ in range(int(seconds * 10)):
         if found := browser.run(script):
             return found

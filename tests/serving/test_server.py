@@ -70,14 +70,16 @@ def test_keys_and_times_that_cannot_be(monkeypatch, capsys):
 @pytest.mark.slow
 def test_it_drains_on_sigterm(tmp_path):
     folder = material.saved(tmp_path / "m", "SequenceClassification", **LABELS)
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    # Bound, but not listening: nobody else gets this port, and the server may listen on it.
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("127.0.0.1", 0))
+    port = reserved.getsockname()[1]
     command = [sys.executable, "-m", "debertakit.cli", "serve", str(folder), "--port", str(port), "--wait", "2"]
     log = (tmp_path / "log").open("w")
     process = subprocess.Popen(command, stderr=log, env={**os.environ, "OMP_NUM_THREADS": "1"})
     try:
-        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+        with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=120) as client:
             for _ in range(900):  # startup takes more than a minute on a busy machine
                 assert process.poll() is None
                 try:
@@ -103,4 +105,5 @@ def test_it_drains_on_sigterm(tmp_path):
     finally:
         process.kill()
         log.close()
+        reserved.close()
     assert "the cat" not in (tmp_path / "log").read_text()

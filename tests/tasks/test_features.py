@@ -247,7 +247,7 @@ def test_a_word_belongs_to_the_window_with_the_most_context(length, room):
 
 def test_many_words_take_little_time():
     """50,000 words took 14 seconds: every word was compared with every window."""
-    began = time.perf_counter()
+    began = time.process_time()
     rows = encoder("tagging", ("O",)).encode([Tagged("", ("a",) * 50_000)]).rows
-    assert time.perf_counter() - began < 5
+    assert time.process_time() - began < 5
     assert np.array_equal(np.sort(np.concatenate([row.places[:, 0] for row in rows])), np.arange(50_000))

@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import torch.distributed as dist
 
 from debertakit.training.ranks import is_lost_rank, naming_lost_ranks
 
@@ -27,23 +28,26 @@ except ConnectionError as error:
 
 @pytest.mark.slow
 def test_the_lost_rank_is_named(tmp_path):
-    """Three ranks without torchrun, which would end the others itself before they notice."""
+    """Three ranks without torchrun, which would end the others itself before they notice. Like the agent of torchrun,
+    this process holds their store: in rank 0, the store would end with rank 0 while rank 2 still reads it."""
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1"}
-    environment |= {"MASTER_PORT": str(20000 + os.getpid() % 10000), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"MASTER_PORT": str(store.port), "PYTHONPATH": os.pathsep.join(sys.path)}
+    environment |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     ranks = [
         subprocess.Popen(
             [sys.executable, "-c", SCRIPT], env={**environment, "RANK": str(rank)}, stdout=subprocess.PIPE, text=True
         )
         for rank in range(3)
     ]
-    said = [process.communicate(timeout=120)[0] for process in ranks]
+    said = [process.communicate(timeout=300)[0] for process in ranks]
     for rank in (0, 2):
         assert said[rank].startswith(f"rank {rank} stopped because rank 1 of 3 ended"), said
     assert not said[1]
 
 
 RESTARTED = """
-import os, signal, sys, time
+import os, pathlib, signal, sys, time
 from datetime import timedelta
 import torch, torch.distributed as dist
 from debertakit.training.ranks import connect, naming_lost_ranks
@@ -56,7 +60,7 @@ with naming_lost_ranks():
         os.kill(os.getpid(), signal.SIGKILL)
     total = torch.ones(1)
     dist.all_reduce(total)
-sys.stdout.write(f"start {start}, rank {rank}: {total.item():.0f}\\n")  # print would write the line end apart
+pathlib.Path(sys.argv[1], f"start-{start}-rank-{rank}").write_text(f"{total.item():.0f}")
 dist.destroy_process_group()
 """
 
@@ -64,13 +68,15 @@ dist.destroy_process_group()
 @pytest.mark.slow
 def test_torchrun_starts_the_ranks_again(tmp_path):
     (tmp_path / "job.py").write_text(RESTARTED)
+    out = tmp_path / "out"
+    out.mkdir()
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
     found = subprocess.run(
-        [*torchrun, str(tmp_path / "job.py")], capture_output=True, text=True, env=environment, timeout=300
+        [*torchrun, str(tmp_path / "job.py"), str(out)], capture_output=True, text=True, env=environment, timeout=300
     )
     assert found.returncode == 0, found.stderr
-    assert sorted(found.stdout.splitlines()) == ["start 1, rank 0: 2", "start 1, rank 1: 2"]
+    assert {file.name: file.read_text() for file in out.iterdir()} == {"start-1-rank-0": "2", "start-1-rank-1": "2"}
 
 
 def test_another_rank_is_lost_before_the_ranks_are_connected(monkeypatch):
