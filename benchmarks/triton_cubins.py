@@ -29,10 +29,8 @@ FLOATS = {"scale", "keep_scale"}
 
 
 def options_for(head_size: int, consecutive: bool, dropout: bool) -> dict:
-    tile = kernels.tile_of(head_size)
     return {
-        **{"D": head_size, "BD": max(16, triton.next_power_of_2(head_size)), "BM": tile.queries, "BN": tile.keys},
-        "W": triton.next_power_of_2(tile.queries + tile.keys - 1),
+        **{"D": head_size, "BD": max(16, triton.next_power_of_2(head_size)), "B": kernels.TILE},
         **{"CONSECUTIVE": consecutive, "DROPOUT": dropout, "PRECISION": "ieee"},
     }
 
@@ -54,8 +52,7 @@ def compiled(kernel, arch: int, dtype: str, head_size: int, consecutive: bool, d
         if signature[name].startswith("*") or name in STRIDES:
             attributes[(n,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, {**options, "visible": None}, attributes)
-    tile = kernels.tile_of(head_size)
-    flags = {"num_warps": tile.warps, "num_stages": tile.stages}
+    flags = {"num_warps": kernels.WARPS, "num_stages": kernels.STAGES}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=flags)
 
 
@@ -80,10 +77,9 @@ def main() -> None:
     given = parser.parse_args()
     if kernels.INTERPRETED:
         parser.error("unset TRITON_INTERPRET")
-    print(f"triton {triton.__version__}")
-    print("| kernel | GPU | type | head size | tile | registers | shared memory | spills |\n|---|---|---|---|---|---|---|---|")
+    print(f"triton {triton.__version__}, tiles of {kernels.TILE} queries and keys, {kernels.WARPS} warps")
+    print("| kernel | GPU | type | head size | registers | shared memory | spills |\n|---|---|---|---|---|---|---|")
     for head_size in given.head_size or (32, 64, 128):
-        tile = kernels.tile_of(head_size)
         for dtype in given.dtype or ("bf16", "fp32"):
             for name in ("forward", "d_queries", "d_keys"):
                 for arch in given.arch or (80, 90):
@@ -91,8 +87,7 @@ def main() -> None:
                     code = compiled(kernel, arch, dtype, head_size, not given.gaps, given.dropout)
                     registers, stack = usage(code.asm["cubin"])
                     shared = f"{code.metadata.shared / 1024:.0f} KB"
-                    shape = f"{tile.queries} × {tile.keys}"
-                    row = (name, f"sm_{arch}", dtype, head_size, shape, registers, shared, f"{stack} B")
+                    row = (name, f"sm_{arch}", dtype, head_size, registers, shared, f"{stack} B")
                     print("|", " | ".join(map(str, row)), "|", flush=True)
 
 
