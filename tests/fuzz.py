@@ -119,7 +119,7 @@ def tokenizers() -> dict[str, PreTrainedTokenizerFast]:
     unigram.train_from_iterator(
         TEXTS, trainers.UnigramTrainer(vocab_size=60, show_progress=False, unk_token="[UNK]", special_tokens=["[UNK]"])
     )
-    found = {"words": material.tokenizer(), "bytes": wrap(bpe), "unigram": wrap(unigram)}
+    found = {"words": material.tokenizer(), "bytes": wrap(byte_level(bpe.model)), "unigram": wrap(unigram)}
     for each in found.values():
         each.model_max_length = 64
     return found

@@ -24,6 +24,7 @@ class Tokenizer(Protocol):
     model_max_length: int
     model_input_names: list[str]
     padding_side: str
+    truncation_side: str
     init_kwargs: dict[str, object]
     mask_token: str
     all_special_ids: list[int]

@@ -8,6 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import BertConfig, BertForMaskedLM, BertModel, XLNetConfig, XLNetModel
 
+from debertakit.inference import predictor
 from debertakit.inference.answer import QuestionAnswerer
 from debertakit.inference.choose import OptionChooser
 from debertakit.inference.classify import Classification, PairScorer, Score, TextClassifier, ZeroShotClassifier
@@ -92,6 +93,28 @@ def test_long_texts(tokenizer):
 def test_tasks_that_cannot_cut_say_so(cls, head, tokenizer):
     with pytest.raises(ValueError, match="long='cut'"):
         cls(material.model(head), tokenizer, long="cut")
+
+
+def test_long_texts_are_read_in_parts_of_bounded_size(tokenizer, monkeypatch):
+    """Without the bound, 4,096 texts of 100,000 characters are tokens at the same time, in many gigabytes."""
+    predict = ZeroShotClassifier(material.model("SequenceClassification", id2label=NLI, num_labels=3), tokenizer)
+    items = [{"text": text, "labels": ["good", "bad"]} for text in [*TEXTS, "the cat " * 60, *TEXTS]]
+    expected = predict(items)
+    sizes = []
+
+    def encode(part):
+        sizes.append([len(item["text"]) for item in part])
+        return ZeroShotClassifier.encode(predict, part)
+
+    monkeypatch.setattr(predictor, "CHARACTERS", 120)
+    monkeypatch.setattr(predict, "encode", encode)
+    found = predict(items)
+    assert [length for part in sizes for length in part] == [len(item["text"]) for item in items]
+    assert all(2 * sum(part) <= 120 or len(part) == 1 for part in sizes)
+    assert any(len(part) > 1 for part in sizes)
+    for one, other in zip(found, expected, strict=True):
+        assert one.labels == other.labels
+        assert [label.score for label in one.scores] == pytest.approx([label.score for label in other.scores], abs=1e-5)
 
 
 def test_a_long_pair_keeps_the_short_text_in_every_window(tokenizer):

@@ -52,6 +52,36 @@ def test_long_texts_are_truncated_and_counted():
     assert features.cut == 1
 
 
+@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize("length", [8, 9, 12])
+def test_pairs_are_truncated_as_the_tokenizer_truncates_them(side, length, monkeypatch):
+    monkeypatch.setattr(TOKENIZER, "truncation_side", side)
+    texts = [(tiny.FILLERS[0] + " film" * first, "the" + " good" * second) for first in range(9) for second in range(9)]
+    cutting = replace(encoder("single-label", max_length=length), long="cut")
+    rows = cutting.encode([TextExample("0", *both) for both in [*texts, ("the film was good " * 9, None)]]).rows
+    expected = [TOKENIZER(*both, truncation=True, max_length=length) for both in [*texts, ("the film was good " * 9,)]]
+    assert [row.ids[0] for row in rows] == [each["input_ids"] for each in expected]
+    assert [row.segments[0] for row in rows] == [each["token_type_ids"] for each in expected]
+
+
+def test_the_tokenizer_does_not_keep_what_is_truncated(monkeypatch):
+    """It would keep all combinations of the windows of both texts: 9 GB for two texts of 16,000 characters."""
+    encodings = []
+
+    def call(self, *texts, **options):
+        encoded = plain(self, *texts, **options)
+        encodings.extend(encoded.encodings)
+        return encoded
+
+    plain = type(TOKENIZER).__call__
+    monkeypatch.setattr(type(TOKENIZER), "__call__", call)
+    long = "the film " * 100
+    row = replace(encoder("choice"), long="cut").encode([Choice("0", long, "", (long, "was good"))]).rows[0]
+    assert [len(ids) for ids in row.ids] == [64, 64]
+    assert len(encodings) == 2
+    assert not any(encoding.overflowing for encoding in encodings)
+
+
 def test_a_long_text_is_read_in_windows_by_default():
     features = encoder("single-label", ("a",), max_length=5).encode([TextExample("0", "the film was good", None, "a")])
     windows = [spelled(row.ids[0]) for row in features.rows]

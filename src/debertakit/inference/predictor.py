@@ -14,7 +14,7 @@ deciding are those of evaluation (tasks/features.py, tasks/decisions.py): a pred
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Literal, Protocol, TypeVar, overload
 
@@ -34,7 +34,9 @@ from debertakit.tasks.features import ExampleEncoder, Long, TokenRow, long_modes
 from debertakit.tasks.losses import task_logits
 
 LOOK_AHEAD = 4096
-"""Number of inputs that are sorted by length together."""
+"""Number of inputs that are sorted by length together, unless they have more than ``CHARACTERS`` characters."""
+CHARACTERS = 4_000_000
+"""Bounds the memory for tokens: about 100 bytes per character, more if every character is a token."""
 
 
 class Network(Protocol):
@@ -179,13 +181,34 @@ class Predictor(ABC, Generic[R]):
         """Predict on one input (a string, or a mapping with ``fields``) or on a list of inputs."""
         if isinstance(inputs, (str, Mapping)):
             return self._predict([inputs])[0]
-        blocks = [inputs[start : start + LOOK_AHEAD] for start in range(0, len(inputs), LOOK_AHEAD)]
-        return [result for block in blocks for result in self._predict(block)]
+        return self._predict(inputs)
 
     def _predict(self, inputs: Sequence[str | Input]) -> list[R]:
-        items = [self.check(item) for item in inputs]
-        rows = self.encode(items)
-        return self.decide(items, rows, self.run(rows))
+        results: list[R] = []
+        for items in self._together([self.check(item) for item in inputs]):
+            rows = self.encode(items)
+            results += self.decide(items, rows, self.run(rows))
+        return results
+
+    def _together(self, items: Sequence[Input]) -> Iterator[list[Input]]:
+        """Yield the items that are sorted by length together."""
+        together: list[Input] = []
+        characters = 0
+        for item in items:
+            more = self._characters(item)
+            if together and (len(together) == LOOK_AHEAD or characters + more > CHARACTERS):
+                yield together
+                together, characters = [], 0
+            together.append(item)
+            characters += more
+        if together:
+            yield together
+
+    def _characters(self, item: Input) -> int:
+        """Number of characters that the model reads: the text once for each choice."""
+        texts = sum(len(item.get(field.name) or "") for field in self.fields if field.holds == "text")
+        choices = [len(item.get(field.name) or ()) for field in self.fields if field.holds == "choices"]
+        return texts * max([1, *choices])
 
     # ------------------------------------------------------------------------------------------------ the four steps
 
