@@ -9,7 +9,7 @@ import numpy as np
 from debertakit.explain.corpus import REACH, distance_svg, matrix_svg
 from debertakit.files import write_json, write_text
 from debertakit.finetuning.charts import Series, chart
-from debertakit.finetuning.rendering import Section, as_html, as_markdown, short
+from debertakit.finetuning.rendering import Cell, Section, Styled, as_html, as_markdown, short
 from debertakit.finetuning.significance import Summary
 from debertakit.lab.claims import Claim
 from debertakit.lab.compare import Prepared
@@ -85,8 +85,8 @@ def missing(found: Results) -> Say | None:
         return None
     parts = ", ".join(found.unfinished)
     return Say(
-        f"Unfinished comparison: {parts} had not finished when this report was written, and are not in it.",
-        f"比较尚未完成：撰写报告时以下部分未完成，未列入：{parts}。",
+        f"The comparison had not finished when this report was written. Not in the report: {parts}.",
+        f"撰写报告时比较尚未完成，以下部分未列入：{parts}。",
     )
 
 
@@ -117,11 +117,11 @@ def verdicts(found: Results) -> Section:
     return Section(Say("Verdicts", "结论"), (Say("claim", "论断"), *found.measures), rows, note, wide=True)
 
 
-def _verdict(claim: Claim | None) -> Words:
+def _verdict(claim: Claim | None) -> Cell:
     if claim is None:
         return "–"
     said, mark = claim.verdict, MARKS[claim.verdict]
-    return Say(f"{mark} {said}", f"{mark} {VERDICTS[said]}")
+    return Styled(Say(f"{mark} {said}", f"{mark} {VERDICTS[said]}"), said.replace(" ", "-"))
 
 
 def claims(found: Results) -> Section:
@@ -196,7 +196,7 @@ def curves(found: Results) -> Section:
     )
     header = (Say("recipe", "配方"), *(Say(f"{share}/4 of the run", f"运行的 {share}/4") for share in (1, 2, 3, 4)))
     rows = [(name, *_quarters(points)) for name, points in found.curves.items()]
-    return Section(Say("Learning curves", "学习曲线"), header, rows, note, drawn, wide=True)
+    return Section(Say("Learning curves", "学习曲线"), header, rows, note, drawn, folded=True, wide=True)
 
 
 def _curves(found: Results, caption: Words, x: Callable[[str, Point], float]) -> str:
@@ -233,7 +233,7 @@ def attention(found: Results) -> Section:
     header = (Say("recipe", "配方"), Say("diagonal", "对角线"), Say("stripe", "竖条"), "[CLS]")
     rows = [(name, *(f"{each.strength[key]:.0%}" for key in PATTERNS)) for name, each in found.attention.items()]
     figures = f'<div class="patterns">{tiles}</div>'
-    return Section(Say("Attention patterns", "注意力模式"), header, rows, note, figures, wide=True)
+    return Section(Say("Attention patterns", "注意力模式"), header, rows, note, figures, folded=True, wide=True)
 
 
 def cost(found: Results) -> Section:
