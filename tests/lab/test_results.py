@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from debertakit.files import write_json
 from debertakit.lab.ablations import ABLATIONS
-from debertakit.lab.compare import Prepared, reopen
+from debertakit.lab.compare import Prepared, check_settings, reopen
 from debertakit.lab.options import CompareOptions
 from debertakit.lab.plan import Contestant, Entry, share_models
 from debertakit.lab.results import finished
@@ -67,3 +68,17 @@ def test_rows_that_differ_in_fine_tuning_share_a_model(tmp_path):
     assert whole.run(names[2], 0) == whole.run(names[0], 0) != whole.run("no EMD", 0)
     assert whole.task("rte", names[2], 0) != whole.task("rte", names[0], 0)
     assert [each.recipe for each in whole.trained] == [names[0], "no EMD"]
+
+
+def test_a_comparison_can_grow(tmp_path):
+    settings = {"recipes": ["a", "b"], "tokenizer": None, "seeds": 2, "tasks": None, "budget": "1M-tokens"}
+    write_json(tmp_path / "settings.json", settings)
+    check_settings(tmp_path, {**settings, "seeds": 3, "tasks": "cola"})
+    for change in ({"budget": "2M-tokens"}, {"recipes": ["a", "b", "c"]}):
+        with pytest.raises(ValueError, match="another comparison"):
+            check_settings(tmp_path, {**settings, **change})
+    settings["tokenizer"] = "bpe"
+    write_json(tmp_path / "settings.json", settings)
+    check_settings(tmp_path, {**settings, "recipes": ["a", "b", "c"]})
+    with pytest.raises(ValueError, match="another comparison"):
+        check_settings(tmp_path, {**settings, "recipes": ["b", "a"]})

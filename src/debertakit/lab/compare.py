@@ -1,7 +1,7 @@
 """``deberta compare``: train recipes of one size on one corpus with one budget, measure them, and judge the claims.
 
     OUT/
-      settings.json           the command; a repeated command continues, another one is refused
+      settings.json           the command; a repeated command continues, and may add seeds, tasks and recipes
       data/KIND/              tokenizer and corpus, one for each kind of tokenizer
       words.json              the hidden words of all models
       speed/RECIPE.json       tokens per second, memory
@@ -123,7 +123,9 @@ def compare(
     common_configs(entries, options)  # raises on recipes that cannot be compared
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        _open(out, _settings(entries, corpus, options, match))
+        settings = _settings(entries, corpus, options, match)
+        check_settings(out, settings)
+        write_json(out / "settings.json", settings)
         prepared = prepare(entries, corpus, out, options, match=match)
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
         run_jobs([speed_job(prepared, each) for each in prepared.trained], show, threads=threads, alone=True)
@@ -144,7 +146,7 @@ def reopen(
     """Open a comparison to report what has finished. It may still be running in another process."""
     if not (out / "sweep.json").exists():
         raise ValueError(f"{out} has no finished run to report yet")
-    _open(out, _settings(entries, corpus, options, match))
+    check_settings(out, _settings(entries, corpus, options, match))
     return prepare(entries, corpus, out, options, match=match)
 
 
@@ -154,13 +156,16 @@ def _settings(entries: Sequence[Entry], corpus: str, options: CompareOptions, ma
     return {"recipes": recipes, "corpus": corpus, "match": match, **plain}
 
 
-def _open(out: Path, settings: dict[str, Any]) -> None:
-    """Record the command, or check that it is the recorded one."""
+def check_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Raise if the folder contains something else. Seeds and tasks may change, because no other run depends on them."""
     path = out / "settings.json"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
+        free = {"seeds", "tasks", "data"}
+        if settings["tokenizer"] and before["recipes"][0] == settings["recipes"][0]:
+            free.add("recipes")  # otherwise the hidden words depend on the tokenizers of all recipes
         for name, value in settings.items():
-            if before.get(name) != value:
+            if before.get(name) != value and name not in free:
                 raise ValueError(
                     f"{out} contains another comparison, with {name} {before.get(name)!r} instead of {value!r}; "
                     "repeat its command to continue it, or choose another --out"
@@ -168,7 +173,6 @@ def _open(out: Path, settings: dict[str, Any]) -> None:
         return
     if any(path for path in out.iterdir()):
         raise ValueError(f"{out} is not empty and is no comparison; choose another --out")
-    write_json(path, settings)
 
 
 # -------------------------------------------------------------------------------------------------------------- prepare

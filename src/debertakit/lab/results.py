@@ -177,7 +177,8 @@ def collect(prepared: Prepared) -> Results:
         run_tokens=max(_tokens(prepared, each.recipe, seeds[0]) for each in contestants),
         hidden_words=len(hidden),
         hidden_texts=len({each.text for each in hidden}),
-        settings=_read(out / "settings.json"),
+        settings=_read(out / "settings.json")
+        | {"recipes": list(measured), "seeds": options.seeds, "tasks": options.tasks},
         machine=machine(),
         configs={each.recipe: asdict(with_rate(each.config, rates[each.recipe])) for each in contestants},
     )
