@@ -60,7 +60,7 @@ def numbers(out):
     found = json.loads((out / "results.json").read_text())
     for row in found["rows"]:
         del row["tokens_per_second"], row["peak_mb"]
-    return {key: found[key] for key in ("rows", "floors", "claims", "curves", "paradigms")}
+    return {key: found[key] for key in ("rows", "floors", "claims", "curves", "paradigms", "attention")}
 
 
 def test_an_interrupted_comparison_continues_to_the_same_numbers(in_process, corpus, tmp_path):
@@ -87,6 +87,15 @@ def test_an_interrupted_comparison_continues_to_the_same_numbers(in_process, cor
         page = (tmp_path / "whole" / file).read_text(encoding="utf-8")
         assert "What this run can and cannot show" in page
         assert "http" not in page.replace("http://www.w3.org", "")
+    assert found["attention"].keys() == {"tiny", "gpt2-tiny", "v3-tiny"}
+    assert [round(sum(row), 3) for row in found["attention"]["tiny"]["matrix"]] == [1.0] * 16
+    (tmp_path / "whole" / "measures" / "v3-tiny-1.json").unlink()
+    early = run(corpus, tmp_path / "whole", *options, "--report")
+    assert early.exit_code == 0, early.output
+    assert "not shown" in early.stdout
+    page = (tmp_path / "whole" / "report.md").read_text(encoding="utf-8")
+    assert "Not in the report: seed 1." in page
+    assert "1 seed." in page
     again = run(corpus, tmp_path / "whole", *options, "--limit", "3")
     assert "another comparison, with limit None instead of 3" in str(again.exception)
 
@@ -141,4 +150,6 @@ def test_mistakes_are_one_line(tmp_path, corpus):
     assert "no such file or folder" in message("tiny", "bert-tiny", "--corpus", "nowhere.txt")
     assert "unknown recipe 'bert-tiy'" in message("tiny", "bert-tiy", "--corpus", str(corpus))
     unknown = CliRunner().invoke(app, ["ablate", "colours", "--corpus", str(corpus), "--out", str(tmp_path / "x")])
-    assert "choose from attention, positions, layout, rtd, masking" in str(unknown.exception)
+    assert "choose from attention, positions, layout, rtd, masking, sift, length" in str(unknown.exception)
+    no_tasks = CliRunner().invoke(app, ["ablate", "sift", "--corpus", str(corpus), "--out", str(tmp_path / "x")])
+    assert "it needs --tasks and --data" in str(no_tasks.exception)

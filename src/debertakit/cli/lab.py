@@ -10,9 +10,13 @@ import typer
 from debertakit.cli.base import TRAIN, app, quiet
 from debertakit.cli.corpus import check_sources
 from debertakit.cli.options import Given, build, takes
-from debertakit.lab.ablations import ABLATIONS
+from debertakit.lab.ablations import ABLATIONS, OF_FINETUNING
 from debertakit.lab.options import CompareOptions, ConvergenceOptions
 from debertakit.text.progress import working
+
+Report = Annotated[
+    bool, typer.Option("--report", help="Train nothing. Report what has finished, also while the comparison runs.")
+]
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -26,11 +30,13 @@ def compare(
     out: Annotated[
         Path, typer.Option(help="Folder for runs and report. The same command continues an unfinished one.")
     ],
+    report: Report = False,
 ) -> None:
     """Pretrain several recipes with equal parameters, text and budget, and judge the claim that the first is better."""
     if len(recipes) < 2:
         raise ValueError("pass at least two recipes to compare")
-    _compare({name: (name, ()) for name in recipes}, corpus, out, build(CompareOptions, given), match=True)
+    options = build(CompareOptions, given)
+    _compare({name: (name, ()) for name in recipes}, corpus, out, options, match=True, report=report)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -42,11 +48,15 @@ def ablate(
     out: Annotated[
         Path, typer.Option(help="Folder for runs and report. The same command continues an unfinished one.")
     ],
+    report: Report = False,
 ) -> None:
     """Pretrain DeBERTa with and without its parts, and judge the claim that each part makes it better."""
     if part not in ABLATIONS:
         raise ValueError(f"unknown ablation {part!r}; choose from {', '.join(ABLATIONS)}")
-    _compare(ABLATIONS[part], corpus, out, build(CompareOptions, given), match=False)
+    options = build(CompareOptions, given)
+    if part in OF_FINETUNING and not options.tasks:
+        raise ValueError(f"ablate {part} compares ways of fine-tuning; it needs --tasks and --data")
+    _compare(ABLATIONS[part], corpus, out, options, match=False, report=report)
 
 
 @app.command(rich_help_panel=TRAIN)
@@ -69,19 +79,30 @@ def convergence(
 
 
 def _compare(
-    variants: Mapping[str, tuple[str, tuple[str, ...]]], corpus: str, out: Path, options: CompareOptions, *, match: bool
+    variants: Mapping[str, tuple[str, tuple[str, ...]]],
+    corpus: str,
+    out: Path,
+    options: CompareOptions,
+    *,
+    match: bool,
+    report: bool,
 ) -> None:
     check_sources([corpus])
     quiet()
     with working("starting"):
         from debertakit.lab.compare import compare as run
+        from debertakit.lab.compare import reopen
         from debertakit.lab.plan import Entry
         from debertakit.lab.report import write_report
         from debertakit.lab.table import live_table
     entries = [Entry(name, recipe, changes) for name, (recipe, changes) in variants.items()]
+    match = match and not options.quick
+    if report:
+        print(write_report(reopen(entries, corpus, out, options, match=match)))
+        return
     try:
         with live_table() as show:
-            prepared = run(entries, corpus, out, options, show, match=match and not options.quick)
+            prepared = run(entries, corpus, out, options, show, match=match)
     except KeyboardInterrupt:
         print(f"deberta: stopped; the same command continues {out}", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -105,13 +105,13 @@ def _column(found: CorpusPatterns) -> str:
             for values in found.strength.values()
         )
         rows.append(
-            f'<tr><th scope="row">{layer}</th><td>{_matrix(matrix, f"{found.model}, layer {layer}")}</td>'
-            f"<td>{_curve(found.by_distance[layer])}</td>{strongest}</tr>"
+            f'<tr><th scope="row">{layer}</th><td>{matrix_svg(matrix, f"{found.model}, layer {layer}")}</td>'
+            f"<td>{distance_svg(found.by_distance[layer])}</td>{strongest}</tr>"
         )
     return f"<div><h2>{in_html(found.model)}</h2><table>{head}<tbody>{''.join(rows)}</tbody></table></div>"
 
 
-def _matrix(matrix: np.ndarray, label: str) -> str:
+def matrix_svg(matrix: np.ndarray, label: str) -> str:
     """Darkness is the square root of the attention: rows sum to 1, so stripes would be faint next to the diagonal."""
     shade = np.sqrt(matrix / max(float(matrix.max()), 1e-12))
     cells = "".join(
@@ -125,7 +125,7 @@ def _matrix(matrix: np.ndarray, label: str) -> str:
     )
 
 
-def _curve(values: np.ndarray) -> str:
+def distance_svg(values: np.ndarray) -> str:
     height = CELL * SIDE // 2
     scaled = values / max(float(values.max()), 1e-12)
     step = WIDE / (len(values) - 1)

@@ -6,7 +6,16 @@ from dataclasses import dataclass
 
 from debertakit.theme import Say, Words, in_html, one_file
 
-Cell = Words | float | int
+
+@dataclass(frozen=True)
+class Styled:
+    """A cell with a class of theme.css."""
+
+    words: Words
+    style: str
+
+
+Cell = Words | Styled | float | int
 FOLD = 8
 """A table with more rows than this under a chart is folded."""
 
@@ -51,7 +60,7 @@ def _html_section(section: Section) -> str:
 
 def table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]], shaded: bool = False) -> str:
     """A table that scrolls inside its box. A number is aligned right, with its header."""
-    numbers = [not isinstance(cell, (str, Say)) for cell in rows[0]]
+    numbers = [not isinstance(cell, (str, Say, Styled)) for cell in rows[0]]
     right = ["" if not number else ' class="number"' for number in numbers]
     head = "".join(
         f'<th scope="col"{css}>{in_html(_words(cell))}</th>' if cell != "" else "<td></td>"
@@ -66,12 +75,14 @@ def table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]], shaded: bool =
 
 
 def _html_cells(row: Sequence[Cell], shaded: bool) -> str:
-    total = sum(cell for cell in row if not isinstance(cell, (str, Say))) or 1
+    total = sum(cell for cell in row if not isinstance(cell, (str, Say, Styled))) or 1
     first, *others = row
     cells = [f'<th scope="row">{in_html(_words(first))}</th>']
     for cell in others:
         if isinstance(cell, (str, Say)):
             cells.append(f"<td>{in_html(cell)}</td>")
+        elif isinstance(cell, Styled):
+            cells.append(f'<td class="{cell.style}">{in_html(cell.words)}</td>')
         else:  # at 0.45, the text keeps its contrast in light and dark
             shade = f' style="background:rgb(var(--high) / {0.45 * cell / total:.2f})"' if shaded else ""
             cells.append(f'<td class="number"{shade}>{short(cell)}</td>')
@@ -116,10 +127,14 @@ def plain(text: str) -> str:
 
 
 def _words(cell: Cell) -> Words:
+    if isinstance(cell, Styled):
+        return cell.words
     return cell if isinstance(cell, (str, Say)) else short(cell)
 
 
 def short(value: object) -> str:
+    if isinstance(value, Styled):
+        return english(value.words)
     if isinstance(value, Say):
         return value.en
     if isinstance(value, bool):

@@ -45,4 +45,17 @@ ABLATIONS: dict[str, Variants] = {
         "n-grams": ("tiny", ("masking.strategy=ngram",)),
         "15 %": ("tiny", ("masking.rate=0.15",)),
     },
+    "sift": {  # section 4: fine-tuning with and without SiFT, and the weight of its loss; one pretrained model
+        "SiFT, weight 5": ("tiny", ("finetune.sift=true", "finetune.sift_lambda=5.0")),
+        "no SiFT": ("tiny", ()),
+        "SiFT, weight 1": ("tiny", ("finetune.sift=true", "finetune.sift_lambda=1.0")),
+        "SiFT, weight 10": ("tiny", ("finetune.sift=true", "finetune.sift_lambda=10.0")),
+    },
+    "length": {  # section A.5: pretrained at 512, fine-tuned at 768; here 64 and 96
+        "fine-tuned at 96": ("tiny", ("finetune.max_length=96",)),
+        "fine-tuned at 64": ("tiny", ("finetune.max_length=64",)),
+    },
 }
+
+OF_FINETUNING = ("sift", "length")
+"""Their rows are one pretrained model, fine-tuned in different ways."""

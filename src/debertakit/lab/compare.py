@@ -1,7 +1,7 @@
 """``deberta compare``: train recipes of one size on one corpus with one budget, measure them, and judge the claims.
 
     OUT/
-      settings.json           the command; a repeated command continues, another one is refused
+      settings.json           the command; a repeated command continues, and may add seeds, tasks and recipes
       data/KIND/              tokenizer and corpus, one for each kind of tokenizer
       words.json              the hidden words of all models
       speed/RECIPE.json       tokens per second, memory
@@ -29,7 +29,16 @@ from debertakit.lab.floors import ORDERS, NGram
 from debertakit.lab.jobs import Job, Show, run_jobs
 from debertakit.lab.minimal_pairs import prefer_good, read_pairs
 from debertakit.lab.options import CompareOptions, parse_budget
-from debertakit.lab.plan import Contestant, Entry, common_configs, equal_sizes, rates_to_try, with_budget, with_rate
+from debertakit.lab.plan import (
+    Contestant,
+    Entry,
+    common_configs,
+    equal_sizes,
+    rates_to_try,
+    share_models,
+    with_budget,
+    with_rate,
+)
 from debertakit.lab.words import HiddenWord, choose_words
 from debertakit.pretraining.from_text import get_corpus, get_tokenizer, is_prepared
 from debertakit.pretraining.settings import PretrainConfig
@@ -59,17 +68,26 @@ class Prepared:
     def hidden_words(self) -> Path:
         return self.out / "words.json"
 
+    def trained_as(self, recipe: str) -> str:
+        """The row that trains the model of this one: itself, unless they differ only in fine-tuning."""
+        return next(each.trained_as or recipe for each in self.contestants if each.recipe == recipe)
+
     def run(self, recipe: str, seed: int) -> Path:
-        return self.out / "runs" / recipe / f"seed-{seed}"
+        return self.out / "runs" / self.trained_as(recipe) / f"seed-{seed}"
 
     def task(self, task: str, recipe: str, seed: int) -> Path:
         return self.out / "tasks" / task / recipe / f"seed-{seed}"
 
     def measures(self, recipe: str, seed: int) -> Path:
-        return self.out / "measures" / f"{recipe}-{seed}.json"
+        return self.out / "measures" / f"{self.trained_as(recipe)}-{seed}.json"
 
     def speed(self, recipe: str) -> Path:
-        return self.out / "speed" / f"{recipe}.json"
+        return self.out / "speed" / f"{self.trained_as(recipe)}.json"
+
+    @property
+    def trained(self) -> list[Contestant]:
+        """The rows with a model of their own."""
+        return [each for each in self.contestants if not each.trained_as]
 
 
 @dataclass(frozen=True)
@@ -102,32 +120,52 @@ def compare(
         raise ValueError(f"{corpus} is already tokenised; a comparison needs the text, for its words and n-grams")
     if options.pairs:
         read_pairs(options.pairs, options.limit)  # raises before anything is trained
-    configs = common_configs(entries, options)
+    common_configs(entries, options)  # raises on recipes that cannot be compared
     out.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        recipes = [" ".join([each.name, each.recipe, *each.assignments]) for each in entries]
-        _open(out, {"recipes": recipes, "corpus": corpus, "match": match, **_plain(asdict(options))})
-        prepared = prepare(configs, corpus, out, options, match=match)
+        settings = _settings(entries, corpus, options, match)
+        check_settings(out, settings)
+        write_json(out / "settings.json", settings)
+        prepared = prepare(entries, corpus, out, options, match=match)
         threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
-        run_jobs([speed_job(prepared, each) for each in prepared.contestants], show, threads=threads, alone=True)
+        run_jobs([speed_job(prepared, each) for each in prepared.trained], show, threads=threads, alone=True)
         swept = sweep(prepared, show, threads)
         write_json(out / "sweep.json", {name: asdict(each) for name, each in swept.items()})
-        pairs = [(each, seed) for each in prepared.contestants for seed in range(options.seeds)]
-        pairs.sort(key=lambda pair: pair[1])  # all recipes with seed 0 first: an early look is a fair one
-        runs = [run_job(prepared, each, swept[each.recipe].rate, seed) for each, seed in pairs]
+        seeds = range(options.seeds)  # all recipes with seed 0 first: an early look is a fair one
+        runs = [run_job(prepared, each, swept[each.recipe].rate, seed) for seed in seeds for each in prepared.trained]
         run_jobs(runs, show, threads=threads)
-        jobs = [finetune_job(prepared, task, each.recipe, seed) for task in options.task_names for each, seed in pairs]
+        pairs = [(each, seed) for seed in seeds for each in prepared.contestants]
+        jobs = [finetune_job(prepared, task, each, seed) for task in options.task_names for each, seed in pairs]
         run_jobs(jobs, show, threads=threads)
     return prepared
 
 
-def _open(out: Path, settings: dict[str, Any]) -> None:
-    """Record the command, or check that it is the recorded one."""
+def reopen(
+    entries: Sequence[Entry], corpus: str, out: Path, options: CompareOptions, *, match: bool = True
+) -> Prepared:
+    """Open a comparison to report what has finished. It may still be running in another process."""
+    if not (out / "sweep.json").exists():
+        raise ValueError(f"{out} has no finished run to report yet")
+    check_settings(out, _settings(entries, corpus, options, match))
+    return prepare(entries, corpus, out, options, match=match)
+
+
+def _settings(entries: Sequence[Entry], corpus: str, options: CompareOptions, match: bool) -> dict[str, Any]:
+    recipes = [" ".join([each.name, each.recipe, *each.assignments]) for each in entries]
+    plain = json.loads(json.dumps(asdict(options), default=str))
+    return {"recipes": recipes, "corpus": corpus, "match": match, **plain}
+
+
+def check_settings(out: Path, settings: dict[str, Any]) -> None:
+    """Raise if the folder contains something else. Seeds and tasks may change, because no other run depends on them."""
     path = out / "settings.json"
     if path.exists():
         before = json.loads(path.read_text(encoding="utf-8"))
+        free = {"seeds", "tasks", "data"}
+        if settings["tokenizer"] and before["recipes"][0] == settings["recipes"][0]:
+            free.add("recipes")  # otherwise the hidden words depend on the tokenizers of all recipes
         for name, value in settings.items():
-            if before.get(name) != value:
+            if before.get(name) != value and name not in free:
                 raise ValueError(
                     f"{out} contains another comparison, with {name} {before.get(name)!r} instead of {value!r}; "
                     "repeat its command to continue it, or choose another --out"
@@ -135,20 +173,14 @@ def _open(out: Path, settings: dict[str, Any]) -> None:
         return
     if any(path for path in out.iterdir()):
         raise ValueError(f"{out} is not empty and is no comparison; choose another --out")
-    write_json(path, settings)
-
-
-def _plain(value: Any) -> Any:
-    return json.loads(json.dumps(value, default=str))
 
 
 # -------------------------------------------------------------------------------------------------------------- prepare
 
 
-def prepare(
-    configs: Mapping[str, PretrainConfig], corpus: str, out: Path, options: CompareOptions, *, match: bool
-) -> Prepared:
+def prepare(entries: Sequence[Entry], corpus: str, out: Path, options: CompareOptions, *, match: bool) -> Prepared:
     """Tokenizers, corpora, equal sizes, hidden words and floors."""
+    configs = common_configs(entries, options)
     tokenizers: dict[str, Tokenizer] = {}
     data: dict[str, Path] = {}
     for name, config in configs.items():
@@ -159,7 +191,7 @@ def prepare(
         if folder not in data.values():
             get_corpus(config, [corpus], tokenizers[name], folder)
         data[name] = folder
-    contestants = equal_sizes(configs, tokenizers, match=match)
+    contestants = share_models(equal_sizes(configs, tokenizers, match=match), entries)
     prepared = Prepared(out, corpus, options, contestants, data)
     if not (out / "floors.json").exists():
         with working("hidden words and n-gram floors"):
@@ -238,13 +270,17 @@ def run_job(prepared: Prepared, each: Contestant, rate: float, seed: int) -> Job
     return replace(job, total=config.steps)
 
 
-def finetune_job(prepared: Prepared, task: str, recipe: str, seed: int) -> Job:
-    out = prepared.task(task, recipe, seed)
-    model = prepared.run(recipe, seed)
-    settings = {"model": str(model), "task": task, "data": str(prepared.options.data), "seed": seed}
-    if prepared.options.quick:
-        settings["epochs"] = 0.1
-    return _job(prepared, f"{task} with {recipe}, seed {seed}", "finetune", out / "metrics.json", settings, out)
+def finetune_job(prepared: Prepared, task: str, each: Contestant, seed: int) -> Job:
+    out = prepared.task(task, each.recipe, seed)
+    options = {**each.finetuning, **({"epochs": 0.1} if prepared.options.quick else {})}
+    settings = {
+        "model": str(prepared.run(each.recipe, seed)),
+        "task": task,
+        "data": str(prepared.options.data),
+        "seed": seed,
+        "options": options,
+    }
+    return _job(prepared, f"{task} with {each.recipe}, seed {seed}", "finetune", out / "metrics.json", settings, out)
 
 
 def _data(config: PretrainConfig, folder: Path) -> dict[str, Any]:
@@ -267,14 +303,14 @@ def sweep(prepared: Prepared, show: Show, threads: int) -> dict[str, Swept]:
     Round r trains every rate that is left for sweep * 2^r of the budget, from scratch and with its own schedule; the
     better half goes on. The runs have the seed 1000, which no measured run has.
     """
-    left = {each.recipe: rates_to_try(each.config, prepared.options.rates) for each in prepared.contestants}
+    left = {each.recipe: rates_to_try(each.config, prepared.options.rates) for each in prepared.trained}
     rounds: dict[str, list[dict[str, float | None]]] = {name: [] for name in left}
     spent = dict.fromkeys(left, 0)
     budget, number = parse_budget(prepared.options.budget), 0
     while any(len(rates) > 1 for rates in left.values()):
         share = min(1.0, prepared.options.sweep * 2**number)
         planned: list[tuple[Contestant, float, Job]] = []
-        for each in prepared.contestants:
+        for each in prepared.trained:
             for rate in left[each.recipe] if len(left[each.recipe]) > 1 else []:
                 config = replace(with_rate(with_budget(each.config, budget.part(share)), rate), seed=1000)
                 config = replace(config, checkpoint_every=config.steps, keep_last=1)
@@ -284,7 +320,7 @@ def sweep(prepared: Prepared, show: Show, threads: int) -> dict[str, Swept]:
                 job = _job(prepared, name, "pretrain", out / "metrics.json", settings, out)
                 planned.append((each, rate, replace(job, total=config.steps, may_fail=True)))
         failed = run_jobs([job for *_, job in planned], show, threads=threads)
-        for each in prepared.contestants:
+        for each in prepared.trained:
             runs = {rate: job for owner, rate, job in planned if owner is each}
             losses = {rate: None if job.name in failed else _loss(job) for rate, job in runs.items()}
             if losses:

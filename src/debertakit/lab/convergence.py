@@ -47,9 +47,8 @@ def _folder(out: Path, checkpoint: Path, task: str, seed: int) -> Path:
 def _job(out: Path, checkpoint: Path, task: str, seed: int, options: ConvergenceOptions) -> Job:
     folder = _folder(out, checkpoint, task, seed)
     settings: dict[str, object] = {"model": str(checkpoint), "task": task, "data": str(options.data), "seed": seed}
-    settings |= {"out": str(folder), "done": str(folder / "metrics.json")} | (
-        {} if options.epochs is None else {"epochs": options.epochs}
-    )
+    settings |= {"out": str(folder), "done": str(folder / "metrics.json")}
+    settings["options"] = {} if options.epochs is None else {"epochs": options.epochs}
     name = f"{task} from {checkpoint.name}, seed {seed}"
     return Job(
         name, "finetune", settings, folder / "metrics.json", out / "logs" / f"{task}-{checkpoint.name}-{seed}.log"

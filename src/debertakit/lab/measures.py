@@ -9,6 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from debertakit.explain.corpus import corpus_patterns
+from debertakit.explain.parts import Subject
 from debertakit.files import write_json
 from debertakit.lab.language_models import LanguageModel, open_language_model, text_scores
 from debertakit.lab.minimal_pairs import prefer_good, read_pairs
@@ -25,6 +27,8 @@ CURVE_WORDS = 300
 """Hidden words for each point of a learning curve."""
 WARM_UP, TIMED = 3, 12
 """Steps of the speed measurement."""
+ATTENTION_TEXTS = 32
+"""Held-out passages for the attention patterns."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Measured:
     """Points of the learning curve: step, tokens, bits_per_character, accuracy."""
     loss: list[dict[str, float]] = field(default_factory=list)
     """Validation records of the run's own log."""
+    attention: dict[str, Any] | None = None
+    """Last layer, mean over heads and passages: ``matrix`` and ``by_distance`` (explain/corpus.py), and the strength of
+    the strongest head for each pattern."""
 
 
 @dataclass(frozen=True)
@@ -74,8 +81,21 @@ def measure(settings: dict[str, Any]) -> None:
         pairs=pairs,
         curve=curve,
         loss=checks,
+        attention=attention(run, hidden),
     )
     write_json(Path(settings["done"]), vars(found))
+
+
+def attention(run: Path, hidden: Sequence[HiddenWord]) -> dict[str, Any]:
+    """The patterns of appendix A.9 in the last layer."""
+    texts = list(dict.fromkeys(each.text for each in hidden))[:ATTENTION_TEXTS]
+    found = corpus_patterns(Subject.load(run), texts)
+    return {
+        "texts": found.texts,
+        "matrix": found.matrices[-1].round(5).tolist(),
+        "by_distance": found.by_distance[-1].round(5).tolist(),
+        "strength": {name: float(heads[-1].max()) for name, heads in found.strength.items()},
+    }
 
 
 def _words(model: LanguageModel, hidden: Sequence[HiddenWord]) -> list[WordScore] | None:

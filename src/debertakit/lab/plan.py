@@ -5,9 +5,10 @@ model whose number of parameters differs by more than ``TOLERANCE`` is made wide
 head; its heads keep their size, and its feed-forward layers their ratio. A warm-up is at most a tenth of the run.
 """
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -20,6 +21,7 @@ from debertakit.protocols import Tokenizer
 TOLERANCE = 0.05
 CURVE_POINTS = 8
 """Checkpoints of a run, at which its learning curve is measured."""
+FINETUNE = "finetune."
 FACTOR = 2.0
 """Between neighbouring learning rates of the sweep."""
 
@@ -33,6 +35,10 @@ class Contestant:
     """Of the model that the run exports; a generator or a training head is not counted."""
     widened: str = ""
     """How the model was changed to match the size of the first recipe."""
+    trained_as: str = ""
+    """Row whose pretrained model this one uses. Empty: it has its own."""
+    finetuning: Mapping[str, object] = field(default_factory=dict)
+    """Fine-tuning options of this row (``FinetuneOptions``)."""
 
 
 @dataclass(frozen=True)
@@ -42,11 +48,31 @@ class Entry:
     name: str
     recipe: str
     assignments: tuple[str, ...] = ()
-    """Changed settings, as "model.conv_kernel_size=3"."""
+    """Changed settings, as "model.conv_kernel_size=3", or "finetune.sift=true" for the fine-tuning."""
+
+    @property
+    def pretraining(self) -> tuple[str, ...]:
+        """What the pretrained model depends on."""
+        return (self.recipe, *(each for each in self.assignments if not each.startswith(FINETUNE)))
+
+    @property
+    def finetuning(self) -> dict[str, object]:
+        changes = [each.removeprefix(FINETUNE).split("=") for each in self.assignments if each.startswith(FINETUNE)]
+        return {name: json.loads(value) for name, value in changes}
 
     @property
     def config(self) -> PretrainConfig:
-        return override(recipe(self.recipe), list(self.assignments))
+        return override(recipe(self.recipe), list(self.pretraining[1:]))
+
+
+def share_models(contestants: Sequence[Contestant], entries: Sequence[Entry]) -> list[Contestant]:
+    """Add the fine-tuning options. Rows that differ only in these use one pretrained model, that of the first."""
+    owners: dict[tuple[str, ...], str] = {}
+    found = []
+    for each, entry in zip(contestants, entries, strict=True):
+        owner = owners.setdefault(entry.pretraining, entry.name)
+        found.append(replace(each, trained_as="" if owner == entry.name else owner, finetuning=entry.finetuning))
+    return found
 
 
 def common_configs(entries: Sequence[Entry], options: CompareOptions) -> dict[str, PretrainConfig]:

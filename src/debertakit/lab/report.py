@@ -4,14 +4,17 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
+from debertakit.explain.corpus import REACH, distance_svg, matrix_svg
 from debertakit.files import write_json, write_text
 from debertakit.finetuning.charts import Series, chart
-from debertakit.finetuning.rendering import Section, as_html, as_markdown, short
+from debertakit.finetuning.rendering import Cell, Section, Styled, as_html, as_markdown, short
 from debertakit.finetuning.significance import Summary
 from debertakit.lab.claims import Claim
 from debertakit.lab.compare import Prepared
 from debertakit.lab.floors import ORDERS
-from debertakit.lab.results import BITS, PAIRS, WORDS, Point, Results, Row, collect
+from debertakit.lab.results import BITS, PAIRS, PATTERNS, WORDS, Point, Results, Row, collect
 from debertakit.theme import Say, Words, in_html
 
 TITLE = "deberta compare"
@@ -21,6 +24,7 @@ TWO_SEEDS = (
     "equal models has p < 0.05 (simulated)."
 )
 VERDICTS = {"supported": "支持", "not shown": "未证明", "contradicted": "相反"}
+MARKS = {"supported": "✓", "not shown": "·", "contradicted": "✗"}
 
 
 def write_report(prepared: Prepared) -> str:
@@ -44,16 +48,19 @@ def as_page(found: Results) -> str:
 
 
 def as_text(found: Results) -> str:
-    return as_markdown(TITLE, [lead(found).en], sections(found))
+    warning = missing(found)
+    return as_markdown(TITLE, [lead(found).en, *([warning.en] if warning else [])], sections(found))
 
 
 def sections(found: Results) -> list[Section]:
     return [
-        claims(found),
+        verdicts(found),
         scores(found),
         curves(found),
-        cost(found),
         limits(found),
+        cost(found),
+        *([attention(found)] if found.attention else []),
+        claims(found),
         *([paradigms(found)] if found.paradigms else []),
         settings(found),
         *(config(name, fields) for name, fields in found.configs.items()),
@@ -65,18 +72,56 @@ def lead(found: Results) -> Say:
     first = found.rows[0].name
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     translated = "，".join(f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items())
-    tokens, seeds = f"{found.run_tokens:,}", found.settings["seeds"]
+    tokens, seeds = f"{found.run_tokens:,}", len(found.seeds)
     return Say(
-        f"Claims that {first} is better: {told}. {tokens} tokens a run, {seeds} seeds.",
+        f"Claims that {first} is better: {told}. {tokens} tokens a run, {seeds} seed{'s' * (seeds != 1)}.",
         f"关于“{first} 更好”的论断：{translated}。每次运行 {tokens} 词元，{seeds} 个种子。",
     )
 
 
+def missing(found: Results) -> Say | None:
+    """A warning if the report is of an unfinished comparison."""
+    if not found.unfinished:
+        return None
+    parts = ", ".join(found.unfinished)
+    return Say(
+        f"The comparison had not finished when this report was written. Not in the report: {parts}.",
+        f"撰写报告时比较尚未完成，以下部分未列入：{parts}。",
+    )
+
+
 def _hero(found: Results) -> str:
-    return f'<section class="card hero wide"><p class="headline sentence">{in_html(lead(found))}</p></section>'
+    warning = missing(found)
+    said = f'<p class="headline sentence">{in_html(lead(found))}</p>'
+    said += f'<p class="warning">{in_html(warning)}</p>' if warning else ""
+    return f'<section class="card hero wide">{said}</section>'
 
 
 # ------------------------------------------------------------------------------------------------------------- sections
+
+
+def verdicts(found: Results) -> Section:
+    """One row per rival, one column per measure."""
+    given = {(claim.than, claim.measure): claim for claim in found.claims}
+    first = found.rows[0].name
+    rows = [
+        (Say(f"{first} is better than {row.name}", f"{first} 优于 {row.name}"), *map(_verdict, claims_of))
+        for row in found.rows[1:]
+        if any(claims_of := [given.get((row.name, measure)) for measure in found.measures])
+    ]
+    note = Say(
+        "At this scale only. Not shown means that this run cannot tell; it does not mean that the two are equal. A "
+        "dash: one of the two has no such measure.",
+        "仅限此规模。“未证明”表示此次运行无法判断，并不表示两者相同。横线表示其中一方没有此指标。",
+    )
+    return Section(Say("Verdicts", "结论"), (Say("claim", "论断"), *found.measures), rows, note, wide=True)
+
+
+def _verdict(claim: Claim | None) -> Cell:
+    if claim is None:
+        return "–"
+    said, mark = claim.verdict, MARKS[claim.verdict]
+    return Styled(Say(f"{mark} {said}", f"{mark} {VERDICTS[said]}"), said.replace(" ", "-"))
 
 
 def claims(found: Results) -> Section:
@@ -91,12 +136,10 @@ def claims(found: Results) -> Section:
     )
     note = Say(
         "Paired over seeds and examples; t-tests with the variance of both, at the 5 % level after Holm's correction "
-        "over all claims of this table. A positive difference is in favour of the claim. Not shown means that this run "
-        "cannot tell; it does not mean that the two are equal.",
-        "按种子与样例配对；t 检验同时计入两者的方差，对表中全部论断作 Holm 校正，显著性水平 5%。差为正表示支持论断。"
-        "“未证明”表示此次运行无法判断，并不表示两者相同。",
+        "over all claims of this table. A positive difference is in favour of the claim.",
+        "按种子与样例配对；t 检验同时计入两者的方差，对表中全部论断作 Holm 校正，显著性水平 5%。差为正表示支持论断。",
     )
-    return Section(Say("Claims", "论断"), header, rows, note, wide=True)
+    return Section(Say("Differences and tests", "差与检验"), header, rows, note, folded=True, wide=True)
 
 
 def _claim(claim: Claim) -> tuple[Words, Words, Words]:
@@ -128,7 +171,7 @@ def scores(found: Results) -> Section:
 def _score(value: Summary | None, found: Results) -> str:
     if value is None:
         return "–"
-    spread = f" ± {value.sd:.2g}" if found.settings["seeds"] > 1 and value.sd else ""
+    spread = f" ± {value.sd:.2g}" if len(found.seeds) > 1 and value.sd else ""
     return f"{value.mean:.2f}{spread}"
 
 
@@ -153,7 +196,7 @@ def curves(found: Results) -> Section:
     )
     header = (Say("recipe", "配方"), *(Say(f"{share}/4 of the run", f"运行的 {share}/4") for share in (1, 2, 3, 4)))
     rows = [(name, *_quarters(points)) for name, points in found.curves.items()]
-    return Section(Say("Learning curves", "学习曲线"), header, rows, note, drawn, wide=True)
+    return Section(Say("Learning curves", "学习曲线"), header, rows, note, drawn, folded=True, wide=True)
 
 
 def _curves(found: Results, caption: Words, x: Callable[[str, Point], float]) -> str:
@@ -167,6 +210,30 @@ def _curves(found: Results, caption: Words, x: Callable[[str, Point], float]) ->
 
 def _quarters(points: list[Point]) -> list[str]:
     return [f"{points[max(0, len(points) * share // 4 - 1)].mean:.2f}" for share in (1, 2, 3, 4)]
+
+
+def attention(found: Results) -> Section:
+    """Appendix A.9: where the last layer looks."""
+    tiles = "".join(
+        f"<figure><figcaption>{in_html(name)}</figcaption>{matrix_svg(np.array(each.matrix), f'{name}, last layer')}"
+        f"{distance_svg(np.array(each.by_distance))}</figure>"
+        for name, each in found.attention.items()
+    )
+    texts = next(iter(found.attention.values())).texts
+    note = Say(
+        f"Last layer, mean over the heads, {texts} held-out passages and the seeds. Squares: from each part of the "
+        f"passage (top to bottom) to each part (left to right). Curves: by distance, from {REACH} tokens before to "
+        f"{REACH} after. The table shows the strongest head: attention to the token itself and its two neighbours "
+        "(diagonal), to the most attended other token (stripe), and to the first token ([CLS]).",
+        f"最后一层，对各头、{texts} 段留出文本与各种子取平均。方块：文本各部分（从上到下）对各部分"
+        "（从左到右）的注意力。"
+        f"曲线：按距离，从前 {REACH} 个到后 {REACH} 个词元。表中为最强的头：对角线（自身与两侧相邻词元）、"
+        "竖条（最受关注的其他词元）与 [CLS]（首个词元）。",
+    )
+    header = (Say("recipe", "配方"), Say("diagonal", "对角线"), Say("stripe", "竖条"), "[CLS]")
+    rows = [(name, *(f"{each.strength[key]:.0%}" for key in PATTERNS)) for name, each in found.attention.items()]
+    figures = f'<div class="patterns">{tiles}</div>'
+    return Section(Say("Attention patterns", "注意力模式"), header, rows, note, figures, folded=True, wide=True)
 
 
 def cost(found: Results) -> Section:
@@ -204,7 +271,7 @@ def _ratio(row: Row, first: Row) -> str:
 
 def limits(found: Results) -> Section:
     settings = found.settings
-    seeds, rates = settings["seeds"], settings["rates"]
+    seeds, rates = len(found.seeds), settings["rates"]
     n_gram = " and ".join(ORDERS)
     rows: list[tuple[Words, Words]] = [
         (
@@ -219,7 +286,7 @@ def limits(found: Results) -> Section:
         (
             Say("seeds", "种子"),
             Say(
-                f"{seeds} seeds. "
+                f"{seeds} seed{'s' * (seeds != 1)}. "
                 + ("One seed shows nothing." if seeds == 1 else "")
                 + (TWO_SEEDS if seeds == 2 else ""),
                 f"{seeds} 个种子。",
@@ -259,6 +326,9 @@ def limits(found: Results) -> Section:
             ),
         ),
     ]
+    warning = missing(found)
+    if warning:
+        rows.append((Say("unfinished", "未完成"), warning))
     if not settings["tasks"]:
         no_tasks = Say("Nothing was fine-tuned: these numbers say nothing about tasks.", "没有微调任务。")
         rows.append((Say("tasks", "任务"), no_tasks))

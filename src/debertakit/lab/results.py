@@ -22,12 +22,14 @@ from debertakit.lab.compare import Prepared, Swept
 from debertakit.lab.floors import ORDERS
 from debertakit.lab.measures import Measured, bits_per_character, read_words
 from debertakit.lab.minimal_pairs import MinimalPair, count_right, read_pairs
-from debertakit.lab.plan import with_rate
+from debertakit.lab.plan import Contestant, with_rate
 from debertakit.lab.words import HiddenWord
 from debertakit.precision import best_device, cpu_name, resolve_precision
 from debertakit.tasks import suites
 
 WORDS, BITS, PAIRS = "hidden words", "bits per character", "minimal pairs"
+PATTERNS = ("diagonal", "stripe", "[CLS]")
+"""Of appendix A.9 (explain/parts.patterns)."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,16 @@ class Point:
 
 
 @dataclass(frozen=True)
+class Attention:
+    """The last layer of one recipe, mean over heads, passages and seeds (measures.attention)."""
+
+    texts: int
+    matrix: list[list[float]]
+    by_distance: list[float]
+    strength: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Results:
     rows: list[Row]
     floors: list[Row]
@@ -68,7 +80,12 @@ class Results:
     """Recipe -> bits per character after so many tokens."""
     paradigms: dict[str, dict[str, float]]
     """Recipe -> paradigm -> share of the pairs that are right, over the seeds."""
+    attention: dict[str, Attention]
     measures: list[str]
+    seeds: list[int]
+    """Seeds that are compared: those that every recipe of the table has finished."""
+    unfinished: list[str]
+    """What the command asks for and this report does not have."""
     run_tokens: int
     """Tokens of the longest run."""
     hidden_words: int
@@ -79,22 +96,60 @@ class Results:
     configs: dict[str, dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class Finished:
+    """The part of a comparison that can be compared: the same seeds and tasks of every recipe."""
+
+    contestants: list[Contestant]
+    seeds: list[int]
+    tasks: list[str]
+    missing: list[str]
+
+
+def finished(prepared: Prepared) -> Finished:
+    """Leave out recipes without a finished run, then seeds that not every other recipe has, then tasks likewise."""
+    every = range(prepared.options.seeds)
+    done = {
+        each.recipe: [seed for seed in every if prepared.measures(each.recipe, seed).exists()]
+        for each in prepared.contestants
+    }
+    contestants = [each for each in prepared.contestants if done[each.recipe]]
+    seeds = [seed for seed in every if all(seed in done[each.recipe] for each in contestants)]
+    first = prepared.contestants[0].recipe
+    if len(contestants) < 2 or not done[first] or not seeds:
+        counts = ", ".join(f"{name} {len(runs)} of {len(every)}" for name, runs in done.items())
+        raise ValueError(f"a report needs runs of {first} and of another recipe with the same seed; finished: {counts}")
+
+    def complete(task: str) -> bool:
+        runs = [prepared.task(task, each.recipe, seed) for each in contestants for seed in seeds]
+        return all((run / "metrics.json").exists() for run in runs)
+
+    tasks = [task for task in prepared.options.task_names if complete(task)]
+    missing = [f"the recipe {name}" for name, runs in done.items() if not runs]
+    missing += [f"seed {seed}" for seed in every if seed not in seeds]
+    missing += [f"the task {task}" for task in prepared.options.task_names if task not in tasks]
+    return Finished(contestants, seeds, tasks, missing)
+
+
 def collect(prepared: Prepared) -> Results:
+    """The results of everything that has finished."""
+    part = finished(prepared)
+    contestants, seeds = part.contestants, part.seeds
     options, out = prepared.options, prepared.out
     hidden = read_words(prepared.hidden_words)
     pairs = read_pairs(options.pairs, options.limit) if options.pairs else []
     measured = {
-        each.recipe: [Measured(**_read(prepared.measures(each.recipe, seed))) for seed in range(options.seeds)]
-        for each in prepared.contestants
+        each.recipe: [Measured(**_read(prepared.measures(each.recipe, seed))) for seed in seeds] for each in contestants
     }
     swept = {name: Swept(**each) for name, each in _read(out / "sweep.json").items()}
+    rates = {each.recipe: swept[prepared.trained_as(each.recipe)].rate for each in contestants}
     rows = []
-    for each in prepared.contestants:
-        speed, sweep = _read(prepared.speed(each.recipe)), swept[each.recipe]
+    for each in contestants:
+        speed, sweep = _read(prepared.speed(each.recipe)), swept[prepared.trained_as(each.recipe)]
         rows.append(
             Row(
                 each.recipe,
-                _scores(measured[each.recipe], hidden, pairs) | _task_scores(prepared, each.recipe),
+                _scores(measured[each.recipe], hidden, pairs) | _task_scores(prepared, each.recipe, part),
                 each.parameters,
                 each.widened,
                 sweep.rate,
@@ -106,22 +161,26 @@ def collect(prepared: Prepared) -> Results:
         )
     stored = _read(out / "floors.json")
     floors = [Row(name, _scores([Measured(**stored[name])], hidden, pairs)) for name in ORDERS]
-    majority = {task: [score] for task in options.task_names if (score := _majority(prepared, task)) is not None}
+    majority = {task: [score] for task in part.tasks if (score := _majority(prepared, task, seeds[0])) is not None}
     floors += [Row("majority class", majority)] if majority else []
-    measures = [name for name in (WORDS, BITS, PAIRS, *options.task_names) if any(name in r.scores for r in rows)]
+    measures = [name for name in (WORDS, BITS, PAIRS, *part.tasks) if any(name in r.scores for r in rows)]
     return Results(
         rows=rows,
         floors=floors,
-        claims=judge(_differences(prepared, measured, hidden, pairs)),
+        claims=judge(_differences(prepared, part, measured, hidden, pairs)),
         curves={name: _curve(runs) for name, runs in measured.items() if runs[0].curve},
+        attention=_attention({each.recipe: measured[each.recipe] for each in contestants if not each.trained_as}),
         paradigms={name: _paradigms(runs, pairs) for name, runs in measured.items()} if pairs else {},
         measures=measures,
-        run_tokens=max(_tokens(prepared, each.recipe) for each in prepared.contestants),
+        seeds=seeds,
+        unfinished=part.missing,
+        run_tokens=max(_tokens(prepared, each.recipe, seeds[0]) for each in contestants),
         hidden_words=len(hidden),
         hidden_texts=len({each.text for each in hidden}),
-        settings=_read(out / "settings.json"),
+        settings=_read(out / "settings.json")
+        | {"recipes": list(measured), "seeds": options.seeds, "tasks": options.tasks},
         machine=machine(),
-        configs={each.recipe: asdict(with_rate(each.config, swept[each.recipe].rate)) for each in prepared.contestants},
+        configs={each.recipe: asdict(with_rate(each.config, rates[each.recipe])) for each in contestants},
     )
 
 
@@ -129,8 +188,8 @@ def _read(path: Path) -> dict[str, Any]:
     return json.loads(path.read_text(encoding="utf-8"))
 
 
-def _tokens(prepared: Prepared, recipe: str) -> int:
-    newest = max((prepared.run(recipe, 0) / "checkpoints").glob("step-*[0-9]/progress.json"))
+def _tokens(prepared: Prepared, recipe: str, seed: int) -> int:
+    newest = max((prepared.run(recipe, seed) / "checkpoints").glob("step-*[0-9]/progress.json"))
     return _read(newest)["tokens"]
 
 
@@ -150,18 +209,18 @@ def _scores(
     return scores
 
 
-def _task_scores(prepared: Prepared, recipe: str) -> dict[str, list[float]]:
+def _task_scores(prepared: Prepared, recipe: str, part: Finished) -> dict[str, list[float]]:
     found = {}
-    for task in prepared.options.task_names:
+    for task in part.tasks:
         metric = suites.task(task).metric
-        runs = [prepared.task(task, recipe, seed) for seed in range(prepared.options.seeds)]
+        runs = [prepared.task(task, recipe, seed) for seed in part.seeds]
         found[task] = [_read(run / "metrics.json")["dev"][metric] for run in runs]
     return found
 
 
-def _majority(prepared: Prepared, task: str) -> float | None:
+def _majority(prepared: Prepared, task: str, seed: int) -> float | None:
     """Score of always answering the majority class, if the metric is accuracy."""
-    return _read(prepared.task(task, prepared.contestants[0].recipe, 0) / "metrics.json").get("baseline")
+    return _read(prepared.task(task, prepared.contestants[0].recipe, seed) / "metrics.json").get("baseline")
 
 
 def _paradigms(runs: Sequence[Measured], pairs: Sequence[MinimalPair]) -> dict[str, float]:
@@ -180,32 +239,46 @@ def _curve(runs: Sequence[Measured]) -> list[Point]:
     return points
 
 
+def _attention(measured: dict[str, list[Measured]]) -> dict[str, Attention]:
+    """Means over the seeds."""
+    found = {}
+    for name, runs in measured.items():
+        stored = [run.attention for run in runs if run.attention is not None]
+        if stored:
+            matrix, curve = (np.mean([each[key] for each in stored], axis=0) for key in ("matrix", "by_distance"))
+            strength = {key: float(np.mean([each["strength"][key] for each in stored])) for key in PATTERNS}
+            found[name] = Attention(stored[0]["texts"], matrix.tolist(), curve.tolist(), strength)
+    return found
+
+
 # --------------------------------------------------------------------------------------------------------------- claims
 
 
 def _differences(
     prepared: Prepared,
+    part: Finished,
     measured: dict[str, list[Measured]],
     hidden: Sequence[HiddenWord],
     pairs: Sequence[MinimalPair],
 ) -> dict[tuple[str, str, str], Difference]:
     """The first recipe against each other one, in every measure that both have. Positive: the first is better."""
-    first, *others = (each.recipe for each in prepared.contestants)
+    first, *others = (each.recipe for each in part.contestants)
     found: dict[tuple[str, str, str], Difference] = {}
     for other in others:
         a, b = measured[first], measured[other]
-        if a[0].bits is not None and b[0].bits is not None:
+        one_model = prepared.trained_as(first) == prepared.trained_as(other)
+        if not one_model and a[0].bits is not None and b[0].bits is not None:
             right = [np.array([run.right for run in side]) * 100.0 for side in (a, b)]
             found[first, other, WORDS] = difference(*right)
             length = float(np.mean([len(each.word) for each in hidden]))
             bits = [np.array([run.bits for run in side], dtype=float) / -length for side in (a, b)]
             found[first, other, BITS] = difference(*bits)
-        if a[0].pairs is not None and b[0].pairs is not None:
+        if not one_model and a[0].pairs is not None and b[0].pairs is not None:
             weights = 100 * _pair_weights(pairs)
             hits = [np.array([run.pairs for run in side]) * weights for side in (a, b)]
             found[first, other, PAIRS] = difference(*hits)
-        for task in prepared.options.task_names:
-            found[first, other, task] = _task_difference(prepared, task, first, other)
+        for task in part.tasks:
+            found[first, other, task] = _task_difference(prepared, task, first, other, part.seeds)
     return found
 
 
@@ -217,9 +290,9 @@ def _pair_weights(pairs: Sequence[MinimalPair]) -> NDArray[np.float64]:
     return np.array([len(pairs) / (len(sizes) * sizes[pair.paradigm]) for pair in pairs])
 
 
-def _task_difference(prepared: Prepared, task: str, first: str, other: str) -> Difference:
+def _task_difference(prepared: Prepared, task: str, first: str, other: str, seeds: Sequence[int]) -> Difference:
     chosen = suites.task(task)
-    sides = [[prepared.task(task, name, seed) for seed in range(prepared.options.seeds)] for name in (first, other)]
+    sides = [[prepared.task(task, name, seed) for seed in seeds] for name in (first, other)]
     files = [[run / "predictions-dev.jsonl" for run in side] for side in sides]
     scores = [[_read(run / "metrics.json")["dev"][chosen.metric] for run in side] for side in sides]
     bootstrap = compare_predictions(files[0], files[1], chosen)

@@ -37,8 +37,8 @@ def pretrain(settings: dict[str, Any]) -> None:
 def finetune(settings: dict[str, Any]) -> None:
     from debertakit.finetuning.train import finetune
 
-    options = {name: settings[name] for name in ("task", "data", "seed", "epochs") if name in settings}
-    finetune(settings["model"], settings["out"], resume=True, **options)
+    given = {name: settings[name] for name in ("task", "data", "seed")}
+    finetune(settings["model"], settings["out"], resume=True, **given, **settings["options"])
 
 
 def run(settings: dict[str, Any]) -> None:
