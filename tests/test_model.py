@@ -9,7 +9,7 @@ import transformers
 
 from debertakit.attention import cpu
 from debertakit.attention.positions import TERMS
-from debertakit.attention.projections import _cache, freeze_positions
+from debertakit.attention.projections import _cache, freeze
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
 from tests.models import randomise, small
@@ -120,7 +120,7 @@ def test_position_projections_are_kept_until_a_weight_changes():
 def test_a_frozen_model_trusts_its_cached_projections():
     model = randomise(DebertaModel(small()))
     att, ids = model.encoder.layer[0].attention.self, torch.randint(1, 101, (1, 6))
-    freeze_positions(model)
+    freeze(model)
     with torch.no_grad():
         model(ids)
         cached = _cache[att]

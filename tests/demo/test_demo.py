@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from debertakit.bench.suites import BenchSettings
+from debertakit.bench.options import BenchOptions
 from debertakit.demo import __main__ as demo
 from debertakit.demo import documentation
 from debertakit.heads import DebertaForMaskedLM
@@ -38,7 +38,7 @@ def test_the_demo_shows_every_part_and_writes_its_report(shortened, tmp_path, mo
     )
     save_model(tmp_path / "models" / "zh-small", list("北京是中国的首都他毕业于清华大学"))
     monkeypatch.setattr(documentation, "PACKAGES", ("email", "logging"))
-    shown = demo.main(shortened, bench=BenchSettings(layers=1, seconds=0.1, quick=True))
+    shown = demo.main(shortened, bench=BenchOptions(layers=1, seconds=0.1, quick=True))
     assert [text for text, _ in shown.masks] == [*demo.MASKED["en"], *demo.MASKED["zh"]]
     assert all(len(found) == 3 and found[0][0] >= found[-1][0] for _, found in shown.nearest)
     assert shown.tuned is not None

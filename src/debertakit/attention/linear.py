@@ -1,0 +1,163 @@
+"""Linear layers through oneDNN, where it is faster than torch's default.
+
+    linear(layer, x) = layer(x)          multiply(x, weight, bias) = x weight^T + bias
+
+torch computes fp32 products in MKL, which does not use AVX-512 on AMD's CPUs: on a Zen 5 core, oneDNN computes them in
+half the time. Layers of a model that no longer changes (``pack``) are also stored in oneDNN's blocked layout, which
+matters for short texts: without it, oneDNN rearranges the weights in each call. Packed weights are a second copy.
+
+The first large product of a process measures whether oneDNN is faster and remembers it; DEBERTAKIT_LINEAR=torch or
+onednn forces one. Both compute in fp32 and differ by rounding only. bf16 products go through oneDNN in torch as well:
+only packed weights can be faster there. Under autocast, and in graphs that torch traces, layers are called as usual.
+"""
+
+import os
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from debertakit.attention.graphs import eager
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
+SMALLEST = 2**16
+"""Weights of a product that goes through oneDNN. Below, the overhead of a call counts as much as the product."""
+MARGIN = 1.2
+"""oneDNN must be this many times as fast as torch's default, so that noise does not change the choice."""
+_DENSE = (Tensor, nn.Parameter)
+_packed: WeakKeyDictionary[nn.Module, tuple[int, Tensor] | None] = WeakKeyDictionary()
+"""Layers that no longer change: address of the weight, packed weight. None: not packed yet."""
+
+
+def linear(layer: nn.Module, x: Tensor) -> Tensor:
+    if not is_plain(layer) or not _fits(x, layer.weight):
+        return layer(x)
+    trained = torch.is_grad_enabled() and (x.requires_grad or layer.weight.requires_grad)
+    if not trained and layer in _packed and _is_faster(x.dtype, packed=True):
+        return _product(x, _packed_weight(layer), layer.bias)
+    return multiply(x, layer.weight, layer.bias)
+
+
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    if not _fits(x, weight) or x.dtype != torch.float32 or not _is_faster(torch.float32, packed=False):
+        return F.linear(x, weight, bias)
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
+        return _Linear.apply(x, weight, bias)
+    return _product(x, weight, bias)
+
+
+def pack(model: nn.Module) -> None:
+    """Declare that the weights of ``model`` no longer change, so that its layers may keep packed copies.
+
+    Moving the model to another device or dtype is still detected.
+    """
+    for module in model.modules():
+        if type(module) is nn.Linear:
+            _packed[module] = None
+
+
+def is_plain(layer: nn.Module) -> "TypeIs[nn.Linear]":
+    """Return whether this is a linear layer without adapters and hooks, which can change outputs but not weights."""
+    return (
+        type(layer) is nn.Linear
+        and not layer._forward_hooks
+        and not layer._forward_pre_hooks
+        and not layer._backward_hooks
+        and not layer._backward_pre_hooks
+        and "forward" not in layer.__dict__
+    )
+
+
+def choice() -> str:
+    """Say in one line how fp32 products are computed here, for ``deberta doctor``."""
+    if _is_faster(torch.float32, packed=False):
+        return "oneDNN, which is faster than torch's default here"
+    return "torch's default" + (", with packed weights in predictors" if _is_faster(torch.float32, packed=True) else "")
+
+
+def _fits(x: Tensor, weight: Tensor) -> bool:
+    return (
+        weight.numel() >= SMALLEST
+        and x.dtype is weight.dtype
+        and x.dtype in (torch.float32, torch.bfloat16)
+        and x.numel() > 0
+        and type(weight) in _DENSE
+        and weight.device.type == "cpu"
+        and eager(x)
+        and not torch.jit.is_tracing()
+        and not torch.is_autocast_enabled("cpu")
+    )
+
+
+def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
+
+
+def _packed_weight(layer: nn.Linear) -> Tensor:
+    kept, address = _packed[layer], layer.weight.data_ptr()
+    if kept is None or kept[0] != address:
+        weight = layer.weight.detach()
+        kept = _packed[layer] = address, torch.ops.mkldnn._reorder_linear_weight(weight, None)
+    return kept[1]
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _product(x, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        # With create_graph=True, the gradient itself is differentiated, which _product does not support.
+        multiply = F.linear if torch.is_grad_enabled() else _product
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        rows = grad.flatten(0, -2)
+        return (
+            multiply(grad, weight.t(), None) if needs_x else None,
+            multiply(rows.t(), x.flatten(0, -2).t(), None) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
+        )
+
+
+@lru_cache
+def _is_faster(dtype: torch.dtype, packed: bool) -> bool:
+    """Measure oneDNN against torch's default on one product of 32 rows."""
+    forced = os.environ.get("DEBERTAKIT_LINEAR", "")
+    if forced not in ("", "torch", "onednn"):
+        raise ValueError(f"DEBERTAKIT_LINEAR={forced!r}: must be torch or onednn")
+    if forced == "torch" or not hasattr(torch.ops.mkldnn, "_linear_pointwise") or not torch.backends.mkldnn.enabled:
+        return False
+    if packed and dtype is torch.float32 and _is_faster(dtype, packed=False):
+        return True
+    with torch.no_grad():
+        weight = torch.linspace(-1, 1, 2**20).view(1024, 1024).to(dtype)  # no random numbers: seeds stay as they are
+        x = weight[:32].contiguous()
+        try:
+            other = torch.ops.mkldnn._reorder_linear_weight(weight, None) if packed else weight
+            same = torch.allclose(_product(x, other, None), F.linear(x, weight), rtol=1e-2, atol=1e-2)
+        except RuntimeError:  # oneDNN does not support this CPU
+            return False
+        if forced or not same:
+            return same
+        ours, default = _shortest(lambda: _product(x, other, None), lambda: F.linear(x, weight))
+        return MARGIN * ours < default
+
+
+def _shortest(*runs: Callable[[], object], times: int = 40) -> list[float]:
+    """Return the shortest time of each run. Among many short calls, some are not disturbed by other processes."""
+
+    def seconds(run: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        run()
+        return time.perf_counter() - start
+
+    return [min(each) for each in zip(*([seconds(run) for run in runs] for _ in range(times)), strict=True)]
