@@ -37,12 +37,15 @@ _packed: WeakKeyDictionary[nn.Module, tuple[int, Tensor] | None] = WeakKeyDictio
 
 
 def linear(layer: nn.Module, x: Tensor) -> Tensor:
-    if not is_plain(layer) or not _fits(x, layer.weight):
+    if not is_plain(layer):
         return layer(x)
-    trained = torch.is_grad_enabled() and (x.requires_grad or layer.weight.requires_grad)
+    weight, bias = layer._parameters["weight"], layer._parameters["bias"]  # faster than layer.weight
+    if weight is None or not _fits(x, weight):
+        return layer(x)
+    trained = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
     if not trained and layer in _packed and _is_faster(x.dtype, packed=True):
-        return _product(x, _packed_weight(layer), layer.bias)
-    return multiply(x, layer.weight, layer.bias)
+        return _product(x, _packed_weight(layer, weight), bias)
+    return multiply(x, weight, bias)
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -100,11 +103,10 @@ def _product(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
 
 
-def _packed_weight(layer: nn.Linear) -> Tensor:
-    kept, address = _packed[layer], layer.weight.data_ptr()
+def _packed_weight(layer: nn.Linear, weight: Tensor) -> Tensor:
+    kept, address = _packed[layer], weight.data_ptr()
     if kept is None or kept[0] != address:
-        weight = layer.weight.detach()
-        kept = _packed[layer] = address, torch.ops.mkldnn._reorder_linear_weight(weight, None)
+        kept = _packed[layer] = address, torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
     return kept[1]
 
 
