@@ -365,7 +365,7 @@ def test_products_through_onednn_change_nothing_but_rounding(stock, monkeypatch)
 
     def run(choice):
         monkeypatch.setenv("DEBERTAKIT_LINEAR", choice)
-        onednn._is_faster.cache_clear()
+        onednn._uses_onednn.cache_clear()
         model.zero_grad()
         out = model(ids).last_hidden_state
         out.square().sum().backward()
@@ -380,4 +380,4 @@ def test_products_through_onednn_change_nothing_but_rounding(stock, monkeypatch)
     for ours, theirs in zip(run("onednn"), expected, strict=True):
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
     assert len(products) > 2 * 6 * 3  # forward, two gradients, and inference
-    onednn._is_faster.cache_clear()
+    onednn._uses_onednn.cache_clear()

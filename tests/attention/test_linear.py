@@ -15,17 +15,15 @@ pytestmark = pytest.mark.skipif(not hasattr(torch.ops.mkldnn, "_linear_pointwise
 @pytest.fixture(autouse=True)
 def onednn(monkeypatch):
     monkeypatch.setenv("DEBERTAKIT_LINEAR", "onednn")
-    module._is_faster.cache_clear()
+    module._uses_onednn.cache_clear()
     yield
-    module._is_faster.cache_clear()
+    module._uses_onednn.cache_clear()
 
 
 @pytest.fixture
 def products(monkeypatch):
     """Count the products that go through oneDNN."""
     calls = []
-    for packed in (True, False):  # the choice computes a product too
-        module._is_faster(torch.float32, packed=packed)
     monkeypatch.setattr(module, "_product", lambda *args, real=module._product: (calls.append(args), real(*args))[1])
     return calls
 
@@ -95,16 +93,27 @@ def test_hooks_and_small_layers_are_not_passed_by(products):
     assert not products
 
 
-def test_torch_keeps_the_products_that_it_computes_faster(monkeypatch, products):
+@pytest.mark.parametrize(
+    ("cpuinfo", "capability", "expected"),
+    [
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\n", "AVX512", True),
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 26\n", "AVX2", False),  # ATEN_CPU_CAPABILITY=avx2
+        ("vendor_id\t: AuthenticAMD\ncpu family\t: 25\n", "AVX512", False),
+        ("vendor_id\t: GenuineIntel\ncpu family\t: 6\n", "AVX512", False),
+        ("", "DEFAULT", False),
+    ],
+)
+def test_the_cpu_decides(cpuinfo, capability, expected, monkeypatch, tmp_path):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
     monkeypatch.delenv("DEBERTAKIT_LINEAR")
-    module._is_faster.cache_clear()
-    monkeypatch.setattr(module, "_shortest", lambda *runs: [1.0, 1.1])  # oneDNN, torch
-    multiply(torch.randn(2, 256), torch.randn(256, 256), None)
-    module._is_faster.cache_clear()
-    assert len(products) == 1  # the comparison of results
-    monkeypatch.setattr(module, "_shortest", lambda *runs: [1.0, 1.3])
-    multiply(torch.randn(2, 256), torch.randn(256, 256), None)
-    assert len(products) == 3
+    monkeypatch.setattr(module, "Path", lambda _: tmp_path / "cpuinfo")
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    module._uses_onednn.cache_clear()
+    assert module._uses_onednn(torch.float32, packed=False) is expected
+    assert module.choice() == ("oneDNN" if expected else "torch's default")
+    monkeypatch.setenv("DEBERTAKIT_LINEAR", "torch")
+    module._uses_onednn.cache_clear()
+    assert not module._uses_onednn(torch.float32, packed=True)
 
 
 def test_an_unknown_choice_names_those_that_exist(monkeypatch):

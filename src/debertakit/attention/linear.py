@@ -2,19 +2,20 @@
 
     linear(layer, x) = layer(x)          multiply(x, weight, bias) = x weight^T + bias
 
-torch computes fp32 products in MKL, which does not use AVX-512 on AMD's CPUs: on a Zen 5 core, oneDNN computes them in
-half the time. Layers of a model that no longer changes (``pack``) are also stored in oneDNN's blocked layout, which
-matters for short texts: without it, oneDNN rearranges the weights in each call. Packed weights are a second copy.
+torch computes fp32 products in MKL, which uses 256-bit instructions on AMD's CPUs. Since Zen 5 these have full 512-bit
+units, and oneDNN takes less than half of MKL's time (benchmarks/linear.py). Layers of a model that no longer changes
+(``pack``) are also stored in oneDNN's blocked layout, which matters for short texts: without it, oneDNN rearranges the
+weights in each call. Packed weights are a second copy.
 
-The first large product of a process measures whether oneDNN is faster and remembers it; DEBERTAKIT_LINEAR=torch or
-onednn forces one. Both compute in fp32 and differ by rounding only. bf16 products go through oneDNN in torch as well:
-only packed weights can be faster there. Under autocast, and in graphs that torch traces, layers are called as usual.
+The choice depends on the CPU only. Both differ by rounding, so a measurement would make results depend on what else the
+machine does. DEBERTAKIT_LINEAR=torch or onednn forces one. bf16 products go through oneDNN in torch as well, so there
+only packed weights can be faster. Under autocast, and in graphs that torch traces, layers are called as usual.
 """
 
 import os
-import time
-from collections.abc import Callable
+import re
 from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 SMALLEST = 2**16
 """Weights of a product that goes through oneDNN. Below, the overhead of a call counts as much as the product."""
-MARGIN = 1.2
-"""oneDNN must be this many times as fast as torch's default, so that noise does not change the choice."""
+ZEN_5 = 26
+"""CPU family."""
 _DENSE = (Tensor, nn.Parameter)
 _packed: WeakKeyDictionary[nn.Module, tuple[int, Tensor] | None] = WeakKeyDictionary()
 """Layers that no longer change: address of the weight, packed weight. None: not packed yet."""
@@ -43,13 +44,13 @@ def linear(layer: nn.Module, x: Tensor) -> Tensor:
     if weight is None or not _fits(x, weight):
         return layer(x)
     trained = torch.is_grad_enabled() and (x.requires_grad or weight.requires_grad)
-    if not trained and layer in _packed and _is_faster(x.dtype, packed=True):
+    if not trained and layer in _packed and _uses_onednn(x.dtype, packed=True):
         return _product(x, _packed_weight(layer, weight), bias)
     return multiply(x, weight, bias)
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    if not _fits(x, weight) or x.dtype != torch.float32 or not _is_faster(torch.float32, packed=False):
+    if not _fits(x, weight) or x.dtype != torch.float32 or not _uses_onednn(torch.float32, packed=False):
         return F.linear(x, weight, bias)
     if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, weight, bias)):
         return _Linear.apply(x, weight, bias)
@@ -79,10 +80,8 @@ def is_plain(layer: nn.Module) -> "TypeIs[nn.Linear]":
 
 
 def choice() -> str:
-    """Say in one line how fp32 products are computed here, for ``deberta doctor``."""
-    if _is_faster(torch.float32, packed=False):
-        return "oneDNN, which is faster than torch's default here"
-    return "torch's default" + (", with packed weights in predictors" if _is_faster(torch.float32, packed=True) else "")
+    """Say in a word or two how fp32 products are computed here, for ``deberta doctor``."""
+    return "oneDNN" if _uses_onednn(torch.float32, packed=False) else "torch's default"
 
 
 def _fits(x: Tensor, weight: Tensor) -> bool:
@@ -131,35 +130,20 @@ class _Linear(torch.autograd.Function):
 
 
 @lru_cache
-def _is_faster(dtype: torch.dtype, packed: bool) -> bool:
-    """Measure oneDNN against torch's default on one product of 32 rows."""
+def _uses_onednn(dtype: torch.dtype, packed: bool) -> bool:
     forced = os.environ.get("DEBERTAKIT_LINEAR", "")
     if forced not in ("", "torch", "onednn"):
         raise ValueError(f"DEBERTAKIT_LINEAR={forced!r}: must be torch or onednn")
     if forced == "torch" or not hasattr(torch.ops.mkldnn, "_linear_pointwise") or not torch.backends.mkldnn.enabled:
         return False
-    if packed and dtype is torch.float32 and _is_faster(dtype, packed=False):
-        return True
-    with torch.no_grad():
-        weight = torch.linspace(-1, 1, 2**20).view(1024, 1024).to(dtype)  # no random numbers: seeds stay as they are
-        x = weight[:32].contiguous()
-        try:
-            other = torch.ops.mkldnn._reorder_linear_weight(weight, None) if packed else weight
-            same = torch.allclose(_product(x, other, None), F.linear(x, weight), rtol=1e-2, atol=1e-2)
-        except RuntimeError:  # oneDNN does not support this CPU
-            return False
-        if forced or not same:
-            return same
-        ours, default = _shortest(lambda: _product(x, other, None), lambda: F.linear(x, weight))
-        return MARGIN * ours < default
+    if dtype is torch.bfloat16:
+        return packed and (forced == "onednn" or torch.cpu._is_avx512_bf16_supported())
+    return forced == "onednn" or (_amd_family() >= ZEN_5 and torch.backends.cpu.get_cpu_capability() == "AVX512")
 
 
-def _shortest(*runs: Callable[[], object], times: int = 40) -> list[float]:
-    """Return the shortest time of each run. Among many short calls, some are not disturbed by other processes."""
-
-    def seconds(run: Callable[[], object]) -> float:
-        start = time.perf_counter()
-        run()
-        return time.perf_counter() - start
-
-    return [min(each) for each in zip(*([seconds(run) for run in runs] for _ in range(times)), strict=True)]
+def _amd_family() -> int:
+    """Return the family of an AMD CPU, 0 for others."""
+    cpuinfo = Path("/proc/cpuinfo")
+    text = cpuinfo.read_text(errors="replace") if cpuinfo.exists() else ""
+    family = re.search(r"^cpu family\s*:\s*(\d+)", text, re.MULTILINE)
+    return int(family[1]) if family is not None and "AuthenticAMD" in text else 0
