@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 VOCABULARY = 1000
 LONGEST_SQUARE = 2048
 """Longest workload of the peers with a tensor of length^2 per head."""
-# 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.
-MNLI_LENGTHS = [12, 16, 18, 19, 21, 22, 24, 25, 26, 27, 29, 30, 31, 33, 34, 35,
-                37, 38, 39, 41, 42, 44, 45, 47, 49, 51, 54, 56, 60, 64, 71, 86]  # fmt: skip
 
 
 def shape(layers: int) -> DebertaConfig:
@@ -91,16 +88,6 @@ def batch(lengths: list[int]) -> dict[str, Tensor]:
 
 
 def inference(options: BenchOptions) -> Iterator[Measurement]:
-    works = {
-        "1x16": [16],
-        "1x32": [32],
-        "8x128": [128] * 8,
-        "4x512": [512] * 4,
-        "1x2048": [2048],
-        "1x8192": [8192],
-        "mnli32": MNLI_LENGTHS,
-    }
-    works = options.selected(works, quick=("1x16", "8x128", "mnli32"))
     dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
     runners = {name: model.eval() for name, model in models(options.depth).items()}
     graphs = {}
@@ -110,7 +97,7 @@ def inference(options: BenchOptions) -> Iterator[Measurement]:
     for model in runners.values():
         model.to(dtype)
     freeze(runners["ours"])
-    for name, lengths in works.items():
+    for name, lengths in options.works("inference").items():
         inputs = batch(lengths)
         peers = [key for key in runners if key != "hf" or max(lengths) <= LONGEST_SQUARE]
         contestants = {key: _inference_run(runners[key], inputs) for key in peers}
@@ -167,10 +154,9 @@ def _our_graph(model: PreTrainedModel) -> "onnxruntime.InferenceSession | None":
 
 
 def training(options: BenchOptions) -> Iterator[Measurement]:
-    works = options.selected({"16x128": [128] * 16, "4x512": [512] * 4, "small": []}, quick=("16x128", "small"))
     runners = {name: model.train() for name, model in models(options.depth).items()}
     optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-5) for name, model in runners.items()}
-    for name, lengths in works.items():
+    for name, lengths in options.works("training").items():
         if name == "small":
             yield contest(name, small_steps(options.precision), options.time * 2)
             continue
@@ -225,8 +211,7 @@ def small_steps(precision: Resolved = "fp32") -> dict[str, Callable[[], object]]
 
 def attention(options: BenchOptions) -> Iterator[Measurement]:
     """One layer's attention with its projections: forward alone, and forward and backward ("+")."""
-    works = {"1x32": [32], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}
-    for name, lengths in options.selected(works, quick=("8x128", "4x512")).items():
+    for name, lengths in options.works("attention").items():
         hidden = torch.randn(len(lengths), lengths[0], 768)
         for backward in (False, True):
             contestants = {key: _attention_run(key, hidden, backward) for key in ("ours", "hf", "bert")}
@@ -291,8 +276,7 @@ def memory(options: BenchOptions) -> Iterator[Peak]:
     """Peak memory that one layer's attention (forward and backward) adds to a separate process."""
     if not Path("/proc/self/clear_refs").exists():
         raise ValueError("deberta bench memory needs Linux (/proc/self)")
-    works = {f"1x{length}": [length] for length in (1024, 2048, 4096, 8192)}
-    for name, (length,) in options.selected(works, quick=("1x1024", "1x2048")).items():
+    for name, (length,) in options.works("memory").items():
         hf = peak_memory("hf", length) if length <= 4096 else None  # above that, transformers needs over 20 GB
         yield Peak(name, peak_memory("ours", length), hf, peak_memory("bert", length))
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from debertakit.bench.options import BenchOptions
+from debertakit.bench.options import WORKS, BenchOptions
 from debertakit.cli.base import CONVERT, app, quiet
 from debertakit.cli.options import Given, build, only, takes
 from debertakit.cli.prediction import complete_columns
@@ -176,10 +176,10 @@ def bench(
     png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
 ) -> None:
     """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
-    suites = ("inference", "training", "memory", "attention")
-    if suite not in suites:
-        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")
+    if suite not in WORKS:
+        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(WORKS)}")
     options = build(BenchOptions, given)
+    options.works(suite)  # raises if --work names another suite's
     if suite in ("memory", "attention") and options.precision != "fp32":
         raise ValueError(f"--precision is not an option of bench {suite}")
     for file in (out, png):
