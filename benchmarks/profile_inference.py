@@ -7,14 +7,17 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from debertakit.attention import cpu
+from debertakit.attention.projections import freeze
 from debertakit.bench.suites import batch, models
 
-KINDS = {"linear": ("aten::addmm", "aten::linear", "aten::mm"), "gelu": ("aten::gelu",), "layer norm": ("layer_norm",)}
+LINEAR = ("aten::addmm", "aten::linear", "aten::mm", "mkldnn::_linear_pointwise")
+KINDS = {"linear": LINEAR, "gelu": ("aten::gelu",), "layer norm": ("layer_norm",)}
 
 
 def main() -> None:
     torch.set_num_threads(1)
     model = models(4)["ours"].eval()
+    freeze(model)  # as in a predictor
     attend = cpu.attend
 
     def recorded(*arguments):  # the kernel is called outside the dispatcher, where the profiler cannot see it

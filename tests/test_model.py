@@ -7,9 +7,11 @@ import pytest
 import torch
 import transformers
 
+from debertakit.acceleration import accelerate
 from debertakit.attention import cpu
+from debertakit.attention import linear as onednn
 from debertakit.attention.positions import TERMS
-from debertakit.attention.projections import _cache, freeze_positions
+from debertakit.attention.projections import _cache, freeze
 from debertakit.config import DebertaConfig
 from debertakit.model import DebertaModel
 from tests.models import randomise, small
@@ -120,7 +122,7 @@ def test_position_projections_are_kept_until_a_weight_changes():
 def test_a_frozen_model_trusts_its_cached_projections():
     model = randomise(DebertaModel(small()))
     att, ids = model.encoder.layer[0].attention.self, torch.randint(1, 101, (1, 6))
-    freeze_positions(model)
+    freeze(model)
     with torch.no_grad():
         model(ids)
         cached = _cache[att]
@@ -348,3 +350,34 @@ def test_compiled_model_gives_the_same():
         torch.testing.assert_close(compiled(ids, attention_mask=mask).last_hidden_state, expected, atol=1e-5, rtol=0)
     compiled(ids, attention_mask=mask).last_hidden_state.sum().backward()
     assert model.encoder.rel_embeddings.weight.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("stock", [False, True])
+def test_products_through_onednn_change_nothing_but_rounding(stock, monkeypatch):
+    torch.manual_seed(0)
+    config = small(hidden_size=256, intermediate_size=512, num_hidden_layers=2)
+    model = randomise(DebertaModel(config))
+    if stock:
+        model = accelerate(transformers.DebertaV2Model(transformers.DebertaV2Config.from_dict(config.to_dict())).eval())
+    ids = torch.randint(5, 101, (2, 9))
+    products = []
+    monkeypatch.setattr(onednn, "_product", lambda *a, real=onednn._product: (products.append(a), real(*a))[1])
+
+    def run(choice):
+        monkeypatch.setenv("DEBERTAKIT_LINEAR", choice)
+        onednn._uses_onednn.cache_clear()
+        model.zero_grad()
+        out = model(ids).last_hidden_state
+        out.square().sum().backward()
+        with torch.no_grad():
+            inference = model(ids).last_hidden_state
+        return out, inference, model.get_parameter("encoder.layer.0.attention.self.query_proj.weight").grad
+
+    expected = run("torch")
+    assert not products
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("no oneDNN")
+    for ours, theirs in zip(run("onednn"), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=1e-4)
+    assert len(products) > 2 * 6 * 3  # forward, two gradients, and inference
+    onednn._uses_onednn.cache_clear()

@@ -9,6 +9,7 @@ import torch
 
 import debertakit
 from debertakit.attention import cpu
+from debertakit.attention.linear import choice
 from debertakit.installation import EXTRAS, install, missing
 from debertakit.model_names import BUNDLED, bundled_folder, hub_answers
 from debertakit.precision import best_device, cpu_name, has_native_bf16
@@ -30,6 +31,7 @@ def report() -> list[tuple[str, str]]:
         ("packages", packages),
         ("CPU", f"{name}, {os.cpu_count()} cores; {', '.join(features) or 'features unknown'}"),
         ("fused kernel", cpu.reason() or f"{cpu.instruction_set()} (DEBERTAKIT_KERNEL)"),
+        ("linear layers", choice()),
         ("threads", f"{torch.get_num_threads()} (--threads)"),
         ("GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) if cuda else "none"),
         ("training in", f"{'bf16' if has_native_bf16(device) else 'fp32'} on {device.type} (--precision, --device)"),

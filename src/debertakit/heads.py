@@ -24,6 +24,7 @@ from transformers.modeling_outputs import (
 from transformers.utils import can_return_tuple
 
 from debertakit.attention.graphs import fixed_shapes
+from debertakit.attention.linear import linear, multiply
 from debertakit.config import DebertaConfig
 from debertakit.decoding import ALL, read_rows
 from debertakit.model import DebertaModel, DebertaPreTrainedModel, activation
@@ -41,7 +42,7 @@ class LMHead(nn.Module):
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, hidden: Tensor, words: Tensor) -> Tensor:
-        return F.linear(self.LayerNorm(self.activation(self.dense(hidden))), words, self.bias)
+        return multiply(self.LayerNorm(self.activation(linear(self.dense, hidden))), words, self.bias)
 
     def resize(self, vocabulary: int) -> None:
         """Resize the bias to another vocabulary size. New words start at 0."""

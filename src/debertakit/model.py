@@ -27,13 +27,14 @@ from transformers.utils import can_return_tuple
 
 from debertakit.attention import disentangled_attention
 from debertakit.attention.layout import Layout
+from debertakit.attention.linear import linear
 from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS
 from debertakit.attention.projections import RelativeTable, project, project_memory, project_queries
 from debertakit.checkpoints import PretrainedLoading
 from debertakit.config import DebertaConfig
 from debertakit.padding import IGNORED as IGNORED  # part of this module's interface
 from debertakit.padding import PackedInput, Recorder, pack_input
-from debertakit.protocols import Convolution, Encoder, HasRelativeTable, Layer, SelfAttention
+from debertakit.protocols import Convolution, Encoder, HasRelativeTable, Layer, Residual, SelfAttention
 
 
 class DebertaEmbeddings(nn.Module):
@@ -125,7 +126,11 @@ class ResidualOutput(nn.Module):
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
 
     def forward(self, x: Tensor, residual: Tensor) -> Tensor:
-        return self.LayerNorm(residual + self.dropout(self.dense(x)))
+        return residual_output(self, x, residual)
+
+
+def residual_output(module: Residual, x: Tensor, residual: Tensor) -> Tensor:
+    return module.LayerNorm(residual + module.dropout(linear(module.dense, x)))
 
 
 class DebertaAttention(nn.Module):
@@ -145,10 +150,10 @@ class DebertaIntermediate(nn.Module):
     def __init__(self, config: DebertaConfig):
         super().__init__()
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
-        self.activation = activation(config.hidden_act)
+        self.intermediate_act_fn = activation(config.hidden_act)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.activation(self.dense(x))
+        return self.intermediate_act_fn(linear(self.dense, x))
 
 
 class DebertaLayer(GradientCheckpointingLayer):
@@ -303,8 +308,13 @@ def attention_context(
 
 def finish_layer(layer: Layer, context: Tensor, residual: Tensor) -> Tensor:
     """Run the rest of a layer after its attention: output projection and feed-forward part."""
-    attended = layer.attention.output(context, residual)
-    return layer.output(layer.intermediate(attended), attended)
+    if isinstance(layer, DebertaLayer):
+        attended = layer.attention.output(context, residual)
+        return layer.output(layer.intermediate(attended), attended)
+    # The forward of a stock module would call its nn.Linear. accelerate() takes another path if there are hooks.
+    attended = residual_output(layer.attention.output, context, residual)
+    inner = layer.intermediate.intermediate_act_fn(linear(layer.intermediate.dense, attended))
+    return residual_output(layer.output, inner, attended)
 
 
 def convolve(conv: Convolution, embedded: Tensor, output: Tensor, layout: Layout, config: DebertaConfig) -> Tensor:

@@ -108,13 +108,33 @@ class FusedAttention(_AttentionSettings, Protocol):
 SelfAttention = SplitAttention | FusedAttention
 
 
+class Residual(Protocol):
+    """LayerNorm(residual + dropout(dense(x)))."""
+
+    @property
+    def dense(self) -> nn.Module: ...
+
+    @property
+    def LayerNorm(self) -> nn.Module: ...
+
+    @property
+    def dropout(self) -> nn.Module: ...
+
+
 class Attention(Protocol):
     @property
     def self(self) -> SelfAttention: ...
 
     @property
-    def output(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """(context, residual) -> hidden."""
+    def output(self) -> Residual: ...
+
+
+class Intermediate(Protocol):
+    @property
+    def dense(self) -> nn.Module: ...
+
+    @property
+    def intermediate_act_fn(self) -> Callable[[Tensor], Tensor]: ...
 
 
 class Layer(Protocol):
@@ -125,11 +145,10 @@ class Layer(Protocol):
     def attention(self) -> Attention: ...
 
     @property
-    def intermediate(self) -> Callable[[Tensor], Tensor]: ...
+    def intermediate(self) -> Intermediate: ...
 
     @property
-    def output(self) -> Callable[[Tensor, Tensor], Tensor]:
-        """(intermediate, residual) -> hidden."""
+    def output(self) -> Residual: ...
 
     def _gradient_checkpointing_func(self, function: Callable[..., Tensor], *args: Tensor | None) -> Tensor: ...
 

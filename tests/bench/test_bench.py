@@ -8,6 +8,7 @@ from debertakit.attention import cpu
 from debertakit.bench import contest as contests
 from debertakit.bench import report, suites
 from debertakit.bench.contest import Measurement, Timing, contest
+from debertakit.bench.options import WORKS, BenchOptions
 from debertakit.pretraining.recipes.deberta import small
 from debertakit.pretraining.settings import override
 
@@ -39,6 +40,41 @@ def test_rows_have_a_column_for_every_peer(tmp_path):
     assert "2.00x" in report.line(result)
     report.plot(tmp_path / "x.png", "inference", [result])
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_options_select_workloads():
+    assert BenchOptions(work=["4x512"]).works("inference") == {"4x512": [512] * 4}
+    assert list(BenchOptions(quick=True).works("memory")) == ["1x1024", "1x2048"]
+    assert BenchOptions().works("training") == WORKS["training"]
+    with pytest.raises(ValueError, match="--work 16x128: bench attention has 1x32, "):
+        BenchOptions(work=["16x128"]).works("attention")
+    with pytest.raises(ValueError, match="choose avx2 or avx512"):
+        BenchOptions(isa="sse")
+
+
+def test_isa_limits_torch_its_libraries_and_our_kernel(monkeypatch):
+    monkeypatch.setattr("os.environ", environ := {})
+    BenchOptions().apply_isa()
+    assert not environ
+    BenchOptions(isa="avx2").apply_isa()
+    assert environ == {
+        "DEBERTAKIT_KERNEL": "avx2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "DEBERTAKIT_BF16": "0",
+    }
+
+
+def test_inference_measures_every_peer_that_fits(monkeypatch):
+    monkeypatch.setattr(suites, "contest", lambda work, contestants, seconds: (work, sorted(contestants)))
+    monkeypatch.setattr(suites, "_hf_graph", lambda model: None)
+    monkeypatch.setattr(suites, "_our_graph", lambda model: type("Session", (), {"run": print}))
+    options = BenchOptions(layers=1, work=["1x16", "1x8192"])
+    assert list(suites.inference(options)) == [
+        ("1x16", ["bert", "hf", "modernbert", "onnx", "ours"]),
+        ("1x8192", ["bert", "modernbert", "ours"]),
+    ]
 
 
 def test_contestants_do_the_same_work():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from debertakit.bench import suites
-from debertakit.bench.suites import BenchSettings
+from debertakit.bench.options import BenchOptions
 from debertakit.demo import __main__ as demo
 from debertakit.demo import documentation
 from debertakit.heads import DebertaForMaskedLM
@@ -41,7 +41,7 @@ def test_the_demo_shows_every_part_and_writes_its_report(shortened, tmp_path, mo
     monkeypatch.setattr(documentation, "PACKAGES", ("email", "logging"))
     batch = suites.batch
     monkeypatch.setattr(suites, "batch", lambda lengths: batch([min(length, 16) for length in lengths[:2]]))
-    shown = demo.main(shortened, bench=BenchSettings(layers=1, seconds=0.1, quick=True))
+    shown = demo.main(shortened, bench=BenchOptions(layers=1, seconds=0.1, quick=True))
     assert [text for text, _ in shown.masks] == [*demo.MASKED["en"], *demo.MASKED["zh"]]
     assert all(len(found) == 3 and found[0][0] >= found[-1][0] for _, found in shown.nearest)
     assert shown.tuned is not None

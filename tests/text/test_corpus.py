@@ -472,6 +472,23 @@ def test_chinese_words_come_from_jieba(tmp_path, make, workers):
     assert len(set(at.tolist())) == len(at)  # a character in several tokens begins one word
 
 
+@pytest.mark.parametrize("text", [*CHINESE, "  New York,\n\n 北京 2008  ï é́ 𠀀字", "  ", "a"])
+def test_pieces_tell_where_tokens_begin_without_offsets(text):
+    backend = byte_level().backend_tokenizer
+    encoding = backend.encode(text, add_special_tokens=False)
+    first = boundaries.first_characters(text, np.array(encoding.ids), boundaries.piece_bytes(backend))
+    assert first.tolist() == [start for start, _ in encoding.offsets]
+
+
+def test_pieces_that_are_not_the_text_fall_back_to_offsets():
+    backend = byte_level().backend_tokenizer
+    assert boundaries.piece_bytes(wordpiece().backend_tokenizer) is None
+    assert boundaries.piece_bytes(sentencepiece_like().backend_tokenizer) is None
+    pieces = boundaries.piece_bytes(backend)
+    assert boundaries.first_characters("北京", np.array(backend.encode("北").ids), pieces) is None
+    assert boundaries.first_characters("", np.array([], np.int64), pieces) is None
+
+
 def test_chinese_without_jieba(tmp_path, tokenizer, monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "rjieba", None)
     (tmp_path / "a.txt").write_text("\n\n".join(CHINESE))

@@ -31,7 +31,7 @@ from debertakit.attention.arguments import (
     indices,
     is_bf16_rows,
 )
-from debertakit.attention.graphs import constant_in_graphs, exporting, transformed
+from debertakit.attention.graphs import constant_in_graphs, eager, exporting, transformed
 from debertakit.attention.layout import Layout
 from debertakit.attention.positions import Lookup, PositionTables
 
@@ -101,19 +101,9 @@ def attend(
         pos_q = positions.pos_q if "p2c" in positions.terms else None
         lookup = positions.relative.lookup()
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
-    if _plain(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
+    if eager(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
         return _mix((q, k, v), (pos_k, pos_q), None, rows, lookup, scale, dropout, seed)
     return attention_forward(q, k, v, pos_k, pos_q, *rows, lookup, scale, dropout, seed)[0]
-
-
-def _plain(q: Tensor) -> bool:
-    """Return whether this is an eager call: no tracing, no torch.func transform, no dispatch mode."""
-    return (
-        not torch.compiler.is_compiling()
-        and type(q) is Tensor
-        and torch._C._len_torch_dispatch_stack() == 0
-        and not transformed()
-    )
 
 
 def content_hash(t: Tensor) -> int | None:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
+from torch import Tensor
 from torch.autograd import forward_ad
 
 T = TypeVar("T")
@@ -22,6 +23,16 @@ def transformed() -> bool:
     Our operators support neither and would silently drop a tangent.
     """
     return torch._C._functorch.peek_interpreter_stack() is not None or forward_ad._current_level >= 0
+
+
+def eager(x: Tensor) -> bool:
+    """Return whether this is an eager call: no tracing, no torch.func transform, no dispatch mode."""
+    return (
+        not torch.compiler.is_compiling()
+        and type(x) is Tensor
+        and torch._C._len_torch_dispatch_stack() == 0
+        and not transformed()
+    )
 
 
 def fixed_shapes() -> bool:

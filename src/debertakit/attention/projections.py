@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from debertakit.attention.cpu import content_hash
 from debertakit.attention.graphs import fixed_shapes
 from debertakit.attention.layout import Layout
+from debertakit.attention.linear import is_plain, linear, pack
 from debertakit.attention.positions import KEY_TERMS, QUERY_TERMS, PositionTables, RelativePositions
 from debertakit.protocols import FusedAttention, HasRelativeTable, SelfAttention
 
@@ -38,28 +39,28 @@ def is_fused(att: SelfAttention) -> TypeIs[FusedAttention]:
 def project(att: SelfAttention, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return queries, keys and values of the same rows, each [rows, heads, d]."""
     if is_fused(att):
-        q, k, v = _heads(att, att.in_proj(hidden)).chunk(3, dim=-1)
+        q, k, v = _heads(att, linear(att.in_proj, hidden)).chunk(3, dim=-1)
         return q + _heads(att, att.q_bias), k, v + _heads(att, att.v_bias)
-    return _heads(att, att.query_proj(hidden)), *project_memory(att, hidden)
+    return _heads(att, linear(att.query_proj, hidden)), *project_memory(att, hidden)
 
 
 def project_queries(att: SelfAttention, hidden: Tensor) -> Tensor:
-    return project(att, hidden)[0] if is_fused(att) else _heads(att, att.query_proj(hidden))
+    return project(att, hidden)[0] if is_fused(att) else _heads(att, linear(att.query_proj, hidden))
 
 
 def project_memory(att: SelfAttention, hidden: Tensor) -> tuple[Tensor, Tensor]:
     """Return only keys and values, for use with separate queries."""
     if is_fused(att):
         return project(att, hidden)[1:]
-    return _heads(att, att.key_proj(hidden)), _heads(att, att.value_proj(hidden))
+    return _heads(att, linear(att.key_proj, hidden)), _heads(att, linear(att.value_proj, hidden))
 
 
 def project_positions(att: SelfAttention, table: Tensor, terms: Sequence[str]) -> Projected:
     """Return Kr and Qr [rows, heads, d] of the relative table. Either is None if no term reads it."""
     to_key, to_query = position_projections(att)
     return (
-        _heads(att, to_key(table)) if to_key is not None and KEY_TERMS.intersection(terms) else None,
-        _heads(att, to_query(table)) if to_query is not None and QUERY_TERMS.intersection(terms) else None,
+        _heads(att, linear(to_key, table)) if to_key is not None and KEY_TERMS.intersection(terms) else None,
+        _heads(att, linear(to_query, table)) if to_query is not None and QUERY_TERMS.intersection(terms) else None,
     )
 
 
@@ -81,11 +82,13 @@ _cache: WeakKeyDictionary[SelfAttention, tuple[Hashable, Projected]] = WeakKeyDi
 _frozen: WeakSet[object] = WeakSet()  # encoders of models whose weights no longer change
 
 
-def freeze_positions(model: nn.Module) -> None:
-    """Declare that the weights of ``model`` no longer change, so that cached projections need no check.
+def freeze(model: nn.Module) -> None:
+    """Declare that the weights of ``model`` no longer change: cached projections need no check, and linear layers may
+    be packed.
 
     Used by predictors and the server, which own their model. Moving it to another device or dtype is still detected.
     """
+    pack(model)
     _frozen.update(module for module in model.modules() if hasattr(module, "rel_embeddings"))
 
 
@@ -127,7 +130,7 @@ class RelativeTable:
 
     def _cached(self, att: SelfAttention) -> Projected:
         used = [layer for layer in position_projections(att) if layer is not None]
-        state = self._state(used) if self._table_state is not None and all(map(_is_plain, used)) else None
+        state = self._state(used) if self._table_state is not None and all(map(is_plain, used)) else None
         if state is None:
             return project_positions(att, self._normalised(), self.terms)
         key = (self._table_state, state)
@@ -157,8 +160,3 @@ class RelativeTable:
             return autocast, *((w.data_ptr(), w.dtype) for w in weights)
         hashes = tuple(map(content_hash, weights))
         return None if None in hashes else (autocast, hashes, weights[0].dtype)
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    """Return whether this is a plain linear layer. Adapters and hooks can change outputs without changing weights."""
-    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 PAUSE = 0.02  # seconds
-PEERS = ("ours", "hf", "bert", "modernbert", "ort")
+PEERS = ("ours", "hf", "bert", "modernbert", "ort", "onnx")
 
 
 @dataclass(frozen=True)

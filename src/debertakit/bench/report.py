@@ -9,6 +9,7 @@ import torch
 import transformers
 
 from debertakit.attention import cpu
+from debertakit.attention.linear import choice
 from debertakit.bench.contest import Measurement
 from debertakit.bench.suites import Peak
 from debertakit.files import write_json
@@ -21,6 +22,7 @@ NAMES = {
     "bert": "HF BERT (SDPA)",
     "modernbert": "HF ModernBERT (SDPA)",
     "ort": "ONNX Runtime, HF DeBERTa",
+    "onnx": "ONNX Runtime, our graph",
 }
 
 
@@ -32,6 +34,7 @@ def machine() -> dict[str, str | int]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
         "python": platform.python_version(),
+        "linear": choice(),
         "attention": f"fused kernel ({cpu.instruction_set()})" if cpu.available() else f"reference ({cpu.reason()})",
     }
 
@@ -39,12 +42,14 @@ def machine() -> dict[str, str | int]:
 def header(result: Measurement | Peak) -> str:
     if isinstance(result, Peak):
         return f"{'work':<10}{'ours':>12}{'HF':>12}{'BERT':>12}{'ours/HF':>10}"
-    times = "".join(f"{name:>18}" for name in ("ours ms", "HF ms", "BERT ms", "ModernBERT ms", "ORT ms"))
-    return f"{'work':<10}{times}{'over HF':>10}{'over BERT':>11}{'over ModernBERT':>17}"
+    times = "".join(
+        f"{name:>18}" for name in ("ours ms", "HF ms", "BERT ms", "ModernBERT ms", "HF in ORT ms", "ours in ORT ms")
+    )
+    return f"{'work':<10}{times}{'over HF':>10}{'over BERT':>11}{'over ModernBERT':>17}{'over ORT':>10}"
 
 
 def line(result: Measurement | Peak) -> str:
-    """Format one row: medians ± half the interquartile range, speed-up over HF, our time / BERT's and ModernBERT's."""
+    """Format one row: medians ± half the interquartile range, speed-up over HF, our time / that of others."""
     if isinstance(result, Peak):
         cells = "".join(
             f"{'-':>12}" if x is None else f"{x:>9,.0f} MB" for x in (result.ours_mb, result.hf_mb, result.bert_mb)
@@ -58,8 +63,10 @@ def line(result: Measurement | Peak) -> str:
         cells += f"{shown:>18}"
     over_hf = result.ratio("hf")
     faster = "-" if over_hf is None else f"{over_hf:.2f}x"
-    bert, modernbert = ("-" if x is None else f"{1 / x:.2f}" for x in map(result.ratio, ("bert", "modernbert")))
-    return f"{result.work:<10}{cells}{faster:>10}{bert:>11}{modernbert:>17}"
+    bert, modernbert, onnx = (
+        "-" if x is None else f"{1 / x:.2f}" for x in map(result.ratio, ("bert", "modernbert", "onnx"))
+    )
+    return f"{result.work:<10}{cells}{faster:>10}{bert:>11}{modernbert:>17}{onnx:>10}"
 
 
 def write_results(path: Path, suite: str, results: Sequence[Measurement | Peak]) -> None:

@@ -4,7 +4,8 @@ The shape is v3-base's (12 heads of 64, feed-forward 3072, 256 buckets) with fou
 embedding lookups cost almost nothing, and a large table would only hide differences behind the optimiser's time. The
 training suite ends with a full step of the pretraining recipe ``small``. Peers are transformers' DeBERTa-v2, its BERT
 with SDPA (the baseline: no position terms in attention), and, for inference, its ModernBERT with SDPA and ONNX Runtime
-on transformers' DeBERTa as exported by torch. All weights are random. ModernBERT-base has 22 layers and v3-base 12, so
+on transformers' DeBERTa as exported by torch and on our graph. All weights are random, and ours are frozen as in a
+predictor. ModernBERT-base has 22 layers and v3-base 12, so
 ModernBERT gets 22 layers for each 12 of the others: the ratio is that of the whole models.
 """
 
@@ -27,32 +28,22 @@ from torch import Tensor
 from torch.nn import functional as F
 from transformers import PreTrainedModel
 
+from debertakit.attention.projections import freeze
 from debertakit.bench.contest import Measurement, contest
+from debertakit.bench.options import BenchOptions
 from debertakit.config import DebertaConfig, preset
 from debertakit.heads import DebertaForMaskedLM
 from debertakit.model import DebertaModel
 from debertakit.padding import IGNORED
+from debertakit.precision import Resolved, autocast
 from debertakit.pretraining.recipes.deberta import small
 
 if TYPE_CHECKING:
     import onnxruntime
 
 VOCABULARY = 1000
-# 32 quantiles of the lengths of 10,000 MNLI training pairs under the v3 tokenizer, [CLS] and [SEP]s included.
-MNLI_LENGTHS = [12, 16, 18, 19, 21, 22, 24, 25, 26, 27, 29, 30, 31, 33, 34, 35,
-                37, 38, 39, 41, 42, 44, 45, 47, 49, 51, 54, 56, 60, 64, 71, 86]  # fmt: skip
-
-
-@dataclass(frozen=True)
-class BenchSettings:
-    layers: int = 4
-    seconds: float = 12.0
-    """Time per workload, for all contestants together."""
-    quick: bool = False
-
-    @classmethod
-    def quick_ones(cls) -> "BenchSettings":
-        return cls(layers=2, seconds=2.0, quick=True)
+LONGEST_SQUARE = 2048
+"""Longest workload of the peers with a tensor of length^2 per head."""
 
 
 def shape(layers: int) -> DebertaConfig:
@@ -67,7 +58,7 @@ def models(layers: int) -> dict[str, PreTrainedModel]:
     ours.load_state_dict(hf.state_dict())
     bert = transformers.BertModel(
         transformers.BertConfig(
-            vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=4096, attn_implementation="sdpa"
+            vocab_size=VOCABULARY, num_hidden_layers=layers, max_position_embeddings=8192, attn_implementation="sdpa"
         ),
         add_pooling_layer=False,
     )
@@ -96,28 +87,24 @@ def batch(lengths: list[int]) -> dict[str, Tensor]:
     return {"input_ids": ids, "attention_mask": mask.long()}
 
 
-def inference(settings: BenchSettings) -> Iterator[Measurement]:
-    works = {
-        "1x16": [16],
-        "1x32": [32],
-        "8x128": [128] * 8,
-        "4x512": [512] * 4,
-        "1x2048": [2048],
-        "mnli32": MNLI_LENGTHS,
-    }
-    if settings.quick:
-        works = {name: works[name] for name in ("1x16", "8x128", "mnli32")}
-    runners = {name: model.eval() for name, model in models(settings.layers).items()}
-    session = _onnx_session(runners["hf"])
-    runners["modernbert"] = modernbert(settings.layers).eval()
-    for name, lengths in works.items():
+def inference(options: BenchOptions) -> Iterator[Measurement]:
+    dtype = torch.bfloat16 if options.precision == "bf16" else torch.float32
+    runners = {name: model.eval() for name, model in models(options.depth).items()}
+    graphs = {}
+    if options.precision == "fp32":
+        graphs = {"ort": _hf_graph(runners["hf"]), "onnx": _our_graph(runners["ours"])}
+    runners["modernbert"] = modernbert(options.depth).eval()
+    for model in runners.values():
+        model.to(dtype)
+    freeze(runners["ours"])
+    for name, lengths in options.works("inference").items():
         inputs = batch(lengths)
-        contestants: dict[str, Callable[[], object]] = {
-            key: _inference_run(model, inputs) for key, model in runners.items()
-        }
-        if session is not None:
-            contestants["ort"] = partial(session.run, None, {key: value.numpy() for key, value in inputs.items()})
-        yield contest(name, contestants, settings.seconds)
+        peers = [key for key in runners if key != "hf" or max(lengths) <= LONGEST_SQUARE]
+        contestants = {key: _inference_run(runners[key], inputs) for key in peers}
+        for key, session in graphs.items():
+            if session is not None and max(lengths) <= LONGEST_SQUARE:
+                contestants[key] = partial(session.run, None, {key: value.numpy() for key, value in inputs.items()})
+        yield contest(name, contestants, options.time)
 
 
 def _inference_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Callable[[], object]:
@@ -128,10 +115,19 @@ def _inference_run(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Callabl
     return run
 
 
-def _onnx_session(model: PreTrainedModel) -> "onnxruntime.InferenceSession | None":
+def _session(path: str) -> "onnxruntime.InferenceSession":
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    options.log_severity_level = 3
+    return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+
+
+def _hf_graph(model: PreTrainedModel) -> "onnxruntime.InferenceSession | None":
     """Load transformers' DeBERTa in ONNX Runtime. Returns None if a package is not installed."""
     try:
-        import onnxruntime
+        import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401  (torch's exporter needs it)
     except ImportError:
         return None
@@ -142,39 +138,49 @@ def _onnx_session(model: PreTrainedModel) -> "onnxruntime.InferenceSession | Non
     with tempfile.TemporaryDirectory() as folder, torch.no_grad(), redirect_stdout(StringIO()):
         path = str(Path(folder) / "hf.onnx")
         torch.onnx.export(model, (), path, kwargs=inputs, dynamic_shapes=shapes, dynamo=True, verbose=False)
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 3
-        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        return _session(path)
 
 
-def training(settings: BenchSettings) -> Iterator[Measurement]:
-    works = {"16x128": [128] * 16, "4x512": [512] * 4}
-    if settings.quick:
-        works = {"16x128": works["16x128"]}
-    runners = {name: model.train() for name, model in models(settings.layers).items()}
+def _our_graph(model: PreTrainedModel) -> "onnxruntime.InferenceSession | None":
+    """Load our export of the same model in ONNX Runtime. Returns None if a package is not installed."""
+    from debertakit.inference.onnx import export_onnx
+
+    assert isinstance(model, DebertaModel)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            return _session(str(export_onnx(model, folder)))
+    except ImportError:
+        return None
+
+
+def training(options: BenchOptions) -> Iterator[Measurement]:
+    runners = {name: model.train() for name, model in models(options.depth).items()}
     optimisers = {name: torch.optim.AdamW(model.parameters(), lr=1e-5) for name, model in runners.items()}
-    for name, lengths in works.items():
+    for name, lengths in options.works("training").items():
+        if name == "small":
+            yield contest(name, small_steps(options.precision), options.time * 2)
+            continue
         inputs = batch(lengths)
         losses = {key: partial(_hidden_loss, model, inputs) for key, model in runners.items()}
         steps: dict[str, Callable[[], object]] = {
-            key: partial(_training_step, losses[key], optimisers[key]) for key in runners
+            key: partial(_training_step, losses[key], optimisers[key], options.precision) for key in runners
         }
-        yield contest(name, steps, settings.seconds * 2)
-    yield contest("small", small_steps(), settings.seconds * 2)
+        yield contest(name, steps, options.time * 2)
 
 
 def _hidden_loss(model: PreTrainedModel, inputs: dict[str, Tensor]) -> Tensor:
-    return model(**inputs).last_hidden_state.square().mean()
+    return model(**inputs).last_hidden_state.float().square().mean()
 
 
-def _training_step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer) -> None:
+def _training_step(loss: Callable[[], Tensor], optimiser: torch.optim.Optimizer, precision: Resolved = "fp32") -> None:
     optimiser.zero_grad(set_to_none=True)
-    loss().backward()
+    with autocast(precision, torch.device("cpu")):
+        value = loss()
+    value.backward()
     optimiser.step()
 
 
-def small_steps() -> dict[str, Callable[[], object]]:
+def small_steps(precision: Resolved = "fp32") -> dict[str, Callable[[], object]]:
     """Training steps of the recipe ``small``: its shape and tokens, with head and loss on the masked rows only.
 
     Ours runs the mask decoder. The peers apply the head to the masked rows of their last layer, which is less work
@@ -200,19 +206,16 @@ def small_steps() -> dict[str, Callable[[], object]]:
         name: torch.optim.AdamW(model.train().parameters(), lr=1e-5, fused=True)
         for name, model in {"ours": ours, "hf": hf, "bert": bert}.items()
     }
-    return {name: partial(_training_step, losses[name], optimisers[name]) for name in losses}
+    return {name: partial(_training_step, losses[name], optimisers[name], precision) for name in losses}
 
 
-def attention(settings: BenchSettings) -> Iterator[Measurement]:
+def attention(options: BenchOptions) -> Iterator[Measurement]:
     """One layer's attention with its projections: forward alone, and forward and backward ("+")."""
-    works = {"1x32": [32], "8x128": [128] * 8, "4x512": [512] * 4, "1x2048": [2048]}
-    if settings.quick:
-        works = {name: works[name] for name in ("8x128", "4x512")}
-    for name, lengths in works.items():
+    for name, lengths in options.works("attention").items():
         hidden = torch.randn(len(lengths), lengths[0], 768)
         for backward in (False, True):
             contestants = {key: _attention_run(key, hidden, backward) for key in ("ours", "hf", "bert")}
-            yield contest(name + ("+" if backward else ""), contestants, settings.seconds / 2)
+            yield contest(name + ("+" if backward else ""), contestants, options.time / 2)
 
 
 def _attention_run(contestant: str, hidden: Tensor, backward: bool) -> Callable[[], object]:
@@ -269,14 +272,13 @@ class Peak:
         return {"work": self.work, "ours_mb": self.ours_mb, "hf_mb": self.hf_mb, "bert_mb": self.bert_mb}
 
 
-def memory(settings: BenchSettings) -> Iterator[Peak]:
+def memory(options: BenchOptions) -> Iterator[Peak]:
     """Peak memory that one layer's attention (forward and backward) adds to a separate process."""
     if not Path("/proc/self/clear_refs").exists():
         raise ValueError("deberta bench memory needs Linux (/proc/self)")
-    lengths = (1024, 2048) if settings.quick else (1024, 2048, 4096, 8192)
-    for length in lengths:
+    for name, (length,) in options.works("memory").items():
         hf = peak_memory("hf", length) if length <= 4096 else None  # above that, transformers needs over 20 GB
-        yield Peak(f"1x{length}", peak_memory("ours", length), hf, peak_memory("bert", length))
+        yield Peak(name, peak_memory("ours", length), hf, peak_memory("bert", length))
 
 
 def peak_memory(contestant: str, length: int) -> float:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from debertakit.bench.options import WORKS, BenchOptions
 from debertakit.cli.base import CONVERT, app, quiet
 from debertakit.cli.options import Given, build, only, takes
 from debertakit.cli.prediction import complete_columns
@@ -166,20 +167,24 @@ def _require_new_model(out: Path, source: Path, file: str) -> None:
 
 
 @app.command(rich_help_panel=CONVERT)
-@takes()
+@takes({"Options": BenchOptions})
 def bench(
     suite: Annotated[str, typer.Argument(help="Suite: inference, training, memory or attention.")],
-    quick: Annotated[bool, typer.Option(help="Fewer layers, workloads and rounds; under 50 seconds.")] = False,
+    given: Given,
     out: Annotated[Path | None, typer.Option(help="Write one row per workload to this JSON file.")] = None,
     png: Annotated[Path | None, typer.Option(help="Plot the ratios to this PNG file.")] = None,
 ) -> None:
     """Benchmark debertakit against transformers' DeBERTa, BERT with SDPA and ONNX Runtime, interleaved in one run."""
-    suites = ("inference", "training", "memory", "attention")
-    if suite not in suites:
-        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(suites)}")
+    if suite not in WORKS:
+        raise ValueError(f"unknown bench {suite!r}; choose from {', '.join(WORKS)}")
+    options = build(BenchOptions, given)
+    options.works(suite)  # raises if --work names another suite's
+    if suite in ("memory", "attention") and options.precision != "fp32":
+        raise ValueError(f"--precision is not an option of bench {suite}")
     for file in (out, png):
         if file is not None:
             require_new(file)
+    options.apply_isa()
     quiet()
     import warnings
 
@@ -192,10 +197,9 @@ def bench(
 
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
-    settings = available.BenchSettings.quick_ones() if quick else available.BenchSettings()
     print(", ".join(f"{key} {value}" for key, value in report.machine().items()))
     results: list[Measurement | Peak] = []
-    for result in getattr(available, suite)(settings):
+    for result in getattr(available, suite)(options):
         if not results:
             print(report.header(result))
         results.append(result)

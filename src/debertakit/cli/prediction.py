@@ -101,6 +101,8 @@ def _predict(model: str | None, given: Given, texts: list[str] | None, task: str
         from debertakit.inference.tasks import load
 
         predictor = load(model, task, **options)
+    if predictor.backend:
+        print(f"backend {predictor.backend}", file=sys.stderr)
     if files.file is None:
         _predict_texts(predictor, texts or [], build(TextOptions, given))
     else:

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from debertakit.bench.options import BenchOptions
 from debertakit.bench.report import NAMES
-from debertakit.bench.suites import BenchSettings, inference
+from debertakit.bench.suites import inference
 from debertakit.demo import documentation
 from debertakit.demo.race import contestants, held_out, mask_accuracy, race, unigram_accuracy
 from debertakit.demo.report import Shown, write_report
@@ -50,7 +51,7 @@ AFTER = ("Return the number of [MASK] in the list.", "This method raises a [MASK
 MARK = "This folder was written by make demo, which deletes it when it runs again.\n"
 
 
-def main(out: Path = Path("demo"), minutes: float = 1.6, bench: BenchSettings | None = None) -> Shown:
+def main(out: Path = Path("demo"), minutes: float = 1.6, bench: BenchOptions | None = None) -> Shown:
     from transformers.utils import logging
 
     logging.set_verbosity_error()
@@ -76,7 +77,7 @@ def main(out: Path = Path("demo"), minutes: float = 1.6, bench: BenchSettings | 
         print("1. to 3. are skipped: this installation has no bundled models.")
     _pretrain(out, minutes, shown)
     print("\n5. Time per forward pass, in milliseconds (4 layers in the shape of deberta-v3-base):")
-    for measured in inference(bench or BenchSettings(seconds=2.5, quick=True)):
+    for measured in inference(bench or BenchOptions(seconds=2.5, quick=True)):
         shown.times.append(measured)
         times = {name: timing for name, timing in measured.times.items() if timing is not None}
         listed = "   ".join(f"{NAMES[name]} {timing.median:.0f}" for name, timing in times.items())

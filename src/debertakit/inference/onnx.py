@@ -27,6 +27,7 @@ from transformers.utils import ModelOutput
 from debertakit import heads
 from debertakit.decoding import encoder_depth
 from debertakit.files import replacing
+from debertakit.inference.backends import record_export
 from debertakit.inference.onnx_graph import FLOAT, EncoderGraph, Graph
 from debertakit.inference.options import OLDEST_OPSET, ExportOptions
 from debertakit.installation import install
@@ -226,6 +227,8 @@ def export_onnx(
                 shutil.move(file, temporary)
     if saved is not None:
         copy_settings(saved, out)
+        if Path(str(saved)).is_dir():
+            record_export(Path(str(saved)), out, "int8" if int8 else "fp32")
     return out / "model.onnx"
 
 

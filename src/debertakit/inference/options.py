@@ -6,24 +6,26 @@ from typing import Literal
 
 from debertakit.protocols import PRECISIONS, Precision
 
-Backend = Literal["torch", "onnx"]
+Backend = Literal["torch", "onnx", "auto"]
 OLDEST_OPSET = 20  # the first ONNX opset with Gelu
 
 
 @dataclass(frozen=True)
 class LoadOptions:
     backend: Backend = "torch"
-    """torch, or onnx for a folder from 'deberta export onnx'."""
+    """torch; onnx, for a folder from 'deberta export onnx'; or auto: the fastest of torch and the folder's exports."""
     precision: Precision = "fp32"
     """fp32, bf16, or auto: bf16 if 'deberta certify' has certified it for this model and the CPU or GPU has it."""
 
     def __post_init__(self) -> None:
-        if self.backend not in ("torch", "onnx"):
-            raise ValueError(f"unknown backend {self.backend!r}; choose torch or onnx")
+        if self.backend not in ("torch", "onnx", "auto"):
+            raise ValueError(f"unknown backend {self.backend!r}; choose torch, onnx or auto")
         if self.precision not in PRECISIONS:
             raise ValueError(f"unknown precision {self.precision!r}; choose from {', '.join(PRECISIONS)}")
         if self.backend == "onnx" and self.precision != "fp32":
             raise ValueError("--precision needs --backend torch; an ONNX folder has the precision of its export")
+        if self.backend == "auto" and self.precision not in ("fp32", "auto"):
+            raise ValueError(f"--backend auto takes --precision fp32 or auto, not {self.precision}")
 
 
 @dataclass(frozen=True)

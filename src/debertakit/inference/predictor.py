@@ -149,6 +149,8 @@ class Predictor(ABC, Generic[R]):
         self.max_length, self.long = max_length or longest, long or long_modes(kind)[0]
         self.encoder = ExampleEncoder(kind, tokenizer, labels, self.max_length, self.long)
         self.device = model.device
+        self.backend = ""
+        """What ``backend="auto"`` chose, with the measured speeds."""
         self.budget = budget or BUDGET[self.device.type == "cuda"]
 
     @staticmethod
@@ -168,8 +170,8 @@ class Predictor(ABC, Generic[R]):
 
     def settings(self) -> dict[str, object]:
         """JSON-serialisable options, stored in the job record."""
-        plain = (str, int, float, tuple, type(None))
-        return {name: value for name, value in vars(self).items() if isinstance(value, plain) and name != "budget"}
+        plain, machine = (str, int, float, tuple, type(None)), ("budget", "backend")
+        return {name: value for name, value in vars(self).items() if isinstance(value, plain) and name not in machine}
 
     @overload
     def __call__(self, inputs: str | Input) -> R: ...

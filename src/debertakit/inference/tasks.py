@@ -11,8 +11,9 @@ from typing import Any
 
 import torch
 
-from debertakit.attention.projections import freeze_positions
+from debertakit.attention.projections import freeze
 from debertakit.inference.answer import QuestionAnswerer
+from debertakit.inference.backends import fastest, usable_exports
 from debertakit.inference.certificates import certified
 from debertakit.inference.choose import OptionChooser
 from debertakit.inference.classify import PairScorer, TextClassifier, ZeroShotClassifier
@@ -51,6 +52,8 @@ def load(
 ) -> Predictor[Any]:
     """Load a predictor from a folder or hub name. ``task``: a name in PREDICTORS; default: the task of the head.
 
+    ``backend``: torch, onnx (``model`` is an export), or auto: the fastest of torch and the exports in the folder; the
+    predictor's ``backend`` says which (backends.py).
     ``precision``: fp32, bf16, or auto (bf16 if ``deberta certify`` has certified it for this model). The folder's own
     settings (maximum length, no-answer threshold, pooling) apply unless ``options`` change them.
     """
@@ -70,18 +73,35 @@ def load(
         )
     given = {name: value for name, value in options.items() if value is not None}
     complete = cls.options_from(saved, given)
-    return cls(_network(saved, cls.head, backend, certified(saved, precision)), saved.tokenizer(), **complete)
+    network, chosen = _network(saved, cls.head, backend, certified(saved, precision))
+    predictor = cls(network, saved.tokenizer(), **complete)
+    predictor.backend = chosen
+    return predictor
 
 
-def _network(saved: SavedModel, head: str, backend: Backend, precision: Resolved) -> Network:
+def _network(saved: SavedModel, head: str, backend: Backend, precision: Resolved) -> tuple[Network, str]:
+    """Return the network, and the line about the choice of ``auto``."""
+    if backend == "onnx":
+        return _onnx(str(saved), head), ""
+    network = saved.network(head).to(best_device(), torch.bfloat16 if precision == "bf16" else torch.float32)
+    freeze(network)  # nobody else can change this model
     if backend == "torch":
-        network = saved.network(head).to(best_device(), torch.bfloat16 if precision == "bf16" else torch.float32)
-        freeze_positions(network)  # nobody else can change this model
-        return network
+        return network, ""
+    networks: dict[str, Network] = {f"torch {precision}": network.eval()}
+    if head == saved.head:  # embed reads the encoder of a model with another head
+        networks |= {name: _onnx(str(folder), head) for name, folder in usable_exports(saved).items()}
+    if len(networks) == 1:
+        hint = f"deberta export onnx {saved} --out {saved}/onnx"
+        return network, f"torch {precision}: the folder has no export of these weights ({hint})"
+    best, line = fastest(networks, choices=2 if head == "MultipleChoice" else 0)
+    return networks[best], line
+
+
+def _onnx(folder: str, head: str) -> Network:
     from debertakit.inference.onnx import OnnxModel
 
-    graph = OnnxModel(str(saved))
+    graph = OnnxModel(folder)
     if not head and "last_hidden_state" not in graph.outputs:
         found = ", ".join(graph.outputs)
-        raise ValueError(f"{saved}: embed needs the graph of a bare encoder; this graph outputs {found}")
+        raise ValueError(f"{folder}: embed needs the graph of a bare encoder; this graph outputs {found}")
     return graph

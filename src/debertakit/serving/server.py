@@ -31,6 +31,8 @@ def serve(specs: list[str], *, host: str, port: int, loading: LoadOptions, acces
             name, path, task = parse(spec)
             print(f"loading {path}", file=sys.stderr)
             predictor = load(path, task, backend=loading.backend, precision=loading.precision)
+            if predictor.backend:
+                print(f"backend {predictor.backend}", file=sys.stderr)
             models.append(ServedModel(name, predictor, trained_on_pairs(path)))
         logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
         server = Server(create_app(models, limits, access))

@@ -9,6 +9,7 @@ tokens. Entities are mapped in the same way. They come from a gazetteer, from sp
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +35,7 @@ def word_tables(backend: Tokenizer) -> tuple[Bools, Bools]:
     character.
     """
     prefix = getattr(backend.model, "continuing_subword_prefix", None)
-    byte_level = any("ByteLevel" in repr(part) for part in (backend.pre_tokenizer, backend.decoder))
-    alphabet = _byte_level_alphabet() if byte_level else None
+    alphabet = _byte_level_alphabet() if _is_byte_level(backend) else None
     size = backend.get_vocab_size(with_added_tokens=True)
     opens, closes = np.zeros(size, bool), np.zeros(size, bool)
     for piece, index in backend.get_vocab(with_added_tokens=True).items():
@@ -61,6 +61,37 @@ def word_starts(ids: NDArray, tables: tuple[Bools, Bools]) -> Bools:
     return starts
 
 
+class PieceBytes(NamedTuple):
+    """Two tables [vocab] of a byte-level vocabulary."""
+
+    length: NDArray[np.int64]
+    blanks: NDArray[np.int64]
+    """Spaces at the beginning, unless the piece is only spaces. A word does not begin there."""
+
+
+def piece_bytes(backend: Tokenizer) -> PieceBytes | None:
+    """Return the bytes of each piece, or None if pieces do not give back the text byte by byte."""
+    if not _is_byte_level(backend) or backend.normalizer is not None:
+        return None
+    alphabet = _byte_level_alphabet()
+    length, blanks = np.zeros((2, backend.get_vocab_size(with_added_tokens=True)), np.int64)
+    for piece, index in backend.get_vocab(with_added_tokens=True).items():
+        raw = bytes(alphabet.get(c, 0) for c in piece)
+        length[index] = len(raw)
+        blanks[index] = len(raw) - len(raw.lstrip()) if raw.strip() else 0
+    return PieceBytes(length, blanks)
+
+
+def first_characters(text: str, ids: NDArray, pieces: PieceBytes) -> NDArray[np.int64] | None:
+    """Return the character at which each token begins, without offsets. None if the pieces are not exactly the text."""
+    raw = np.frombuffer(text.encode("utf-8", "surrogatepass"), np.uint8)
+    ends = np.cumsum(pieces.length[ids])
+    if not len(ids) or ends[-1] != len(raw):
+        return None
+    characters = np.cumsum((raw & 0xC0) != 0x80) - 1  # all other bytes continue a character
+    return characters[ends - pieces.length[ids] + pieces.blanks[ids]]
+
+
 def chinese_words(text: str) -> Bools:
     """Return bool [characters]: whether jieba begins a word at each character."""
     import rjieba
@@ -83,12 +114,12 @@ def need_jieba() -> None:
     rjieba.cut("")
 
 
-def starts_on_tokens(characters: Bools, offsets: NDArray) -> Bools:
-    """Map word starts from characters to tokens; offsets: int [tokens, 2].
+def starts_on_tokens(characters: Bools, first: NDArray) -> Bools:
+    """Map word starts from characters to tokens; first: int [tokens], the character at which each token begins.
 
     Several tokens can share one character (byte-level BPE). Only the first of them begins the word.
     """
-    first = np.minimum(offsets[:, 0], len(characters) - 1)
+    first = np.minimum(first, len(characters) - 1)
     starts = characters[first]
     starts[1:] &= first[1:] != first[:-1]
     starts[:1] = True
@@ -164,6 +195,10 @@ def _joined(text: str, end: int) -> bool:
 
 def _continues(character: str) -> bool:
     return character == "\ufffd" or (character.isalnum() and not is_han(character))
+
+
+def _is_byte_level(backend: Tokenizer) -> bool:
+    return any("ByteLevel" in repr(part) for part in (backend.pre_tokenizer, backend.decoder))
 
 
 def _byte_level_alphabet() -> dict[str, int]:
