@@ -22,7 +22,7 @@ from debertakit.finetuning.modes import (
 )
 from debertakit.generation.options import PerplexityOptions
 from debertakit.lab.options import MinimalPairOptions
-from debertakit.model_names import check_model
+from debertakit.model_names import check_has_task, check_model
 from debertakit.text.progress import working
 
 
@@ -47,8 +47,7 @@ def evaluate(
     ],
     given: Given,
 ) -> None:
-    """Score a model on a task or on minimal pairs, write leaderboard predictions, compare two runs, or measure
-    perplexity."""
+    """Score a model on a file, a benchmark or minimal pairs, compare two runs, or measure perplexity."""
     task = given.get("task")
     if task is not None and task not in SEQ2SEQ_TASKS:
         check_task(str(task))
@@ -99,7 +98,7 @@ def _own_file(given: Given) -> OwnFile:
 
 
 def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOptions) -> None:
-    check_model(model)
+    check_has_task(check_model(model))
     quiet()
     with working("starting"):
         from debertakit.finetuning import evaluation
