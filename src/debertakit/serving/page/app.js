@@ -10,6 +10,7 @@ let language = localStorage.getItem("language") || (navigator.language.startsWit
 let models = [];
 let last = null; // { model, item, result } on the screen, drawn again when the language changes
 let explorer = null;
+let explained = Promise.resolve(); // the last request of the explorer
 const requests = { try: 0, explore: 0 }; // only the newest request of a form may draw
 
 const say = (word) => WORDS[language][word] ?? word;
@@ -132,7 +133,10 @@ function explain() {
   if ($("explore-against").value) body.against = $("explore-against").value;
   return working("explore", $("explore-run"), $("explore-status"), $("explorer"), async (newest) => {
     if (!body.text.trim()) throw new Problem(422, say("empty")(say("text")));
-    const data = await ask("explain", body);
+    // The server explains one text at a time, so a new request waits for the last one.
+    const answer = explained.then(() => newest() && ask("explain", body));
+    explained = answer.catch(() => {});
+    const data = await answer;
     if (newest()) explorer = draw($("explorer"), data, { language, title: false });
   }, () => { explorer = null; $("explorer").replaceChildren(); });
 }
