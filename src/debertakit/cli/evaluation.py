@@ -170,11 +170,12 @@ def _compare(a: Path, b: Path, options: Comparing) -> None:
     for run in (a, b):
         if not run.is_dir():
             raise ValueError(f"{run}: no such run{similar_file(run)}")
-    from debertakit.finetuning.comparison import write_comparison
-    from debertakit.finetuning.evaluation import compare_runs
-
     quiet()
-    found = compare_runs(a, b, options.split, options.resamples)
+    with working("comparing"):
+        from debertakit.finetuning.comparison import write_comparison
+        from debertakit.finetuning.evaluation import compare_runs
+
+        found = compare_runs(a, b, options.split, options.resamples)
     print(f"{found.verdict(str(a), str(b))}\n{a}: {found.a:.2f}   {b}: {found.b:.2f}\n{found}")
     if options.report is not None:
         write_comparison(options.report, a, b, found, options.split)

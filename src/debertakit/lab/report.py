@@ -20,10 +20,6 @@ TWO_SEEDS = (
     "Two seeds make the test too sure: where seeds matter ten times as much as examples, one in eight comparisons of "
     "equal models has p < 0.05 (simulated)."
 )
-TWO_SEEDS_ZH = (
-    "只有两个种子时检验过于乐观：若种子的影响是样例的十倍，八次相同模型的比较中就有一次 p < 0.05（模拟结果）。"
-)
-MEASURES = {WORDS: "隐藏词", BITS: "每字符比特数", PAIRS: "最小对"}
 VERDICTS = {"supported": "支持", "not shown": "未证明", "contradicted": "相反"}
 
 
@@ -44,11 +40,11 @@ def as_json(found: Results) -> dict[str, Any]:
 
 
 def as_page(found: Results) -> str:
-    return as_html(f"{TITLE}: {', '.join(row.name for row in found.rows)}", _hero(found), sections(found))
+    return as_html(TITLE, _hero(found), sections(found))
 
 
 def as_text(found: Results) -> str:
-    return as_markdown(TITLE, [lead(found).en, scope(found).en], sections(found))
+    return as_markdown(TITLE, [lead(found).en], sections(found))
 
 
 def sections(found: Results) -> list[Section]:
@@ -69,19 +65,15 @@ def lead(found: Results) -> Say:
     first = found.rows[0].name
     told = ", ".join(f"{count} {verdict}" for verdict, count in counts.items())
     translated = "，".join(f"{VERDICTS[verdict]} {count}" for verdict, count in counts.items())
-    return Say(f"Claims that {first} is better: {told}.", f"关于“{first} 更好”的论断：{translated}。")
-
-
-def scope(found: Results) -> Say:
     tokens, seeds = f"{found.run_tokens:,}", found.settings["seeds"]
-    return Say(f"{tokens} tokens per run, {seeds} seeds.", f"每次运行 {tokens} 个词元，{seeds} 个种子。")
+    return Say(
+        f"Claims that {first} is better: {told}. {tokens} tokens a run, {seeds} seeds.",
+        f"关于“{first} 更好”的论断：{translated}。每次运行 {tokens} 词元，{seeds} 个种子。",
+    )
 
 
 def _hero(found: Results) -> str:
-    return (
-        f'<section class="card hero wide"><p class="headline sentence">{in_html(lead(found))}</p>'
-        f"<p>{in_html(scope(found))}</p></section>"
-    )
+    return f'<section class="card hero wide"><p class="headline sentence">{in_html(lead(found))}</p></section>'
 
 
 # ------------------------------------------------------------------------------------------------------------- sections
@@ -109,17 +101,12 @@ def claims(found: Results) -> Section:
 
 def _claim(claim: Claim) -> tuple[Words, Words, Words]:
     said = Say(f"{claim.better} is better than {claim.than}", f"{claim.better} 优于 {claim.than}")
-    return said, _measure(claim.measure), Say(claim.verdict, VERDICTS[claim.verdict])
-
-
-def _measure(name: str) -> Words:
-    return Say(name, MEASURES[name]) if name in MEASURES else name
+    return said, claim.measure, Say(claim.verdict, VERDICTS[claim.verdict])
 
 
 def _numbers(claim: Claim) -> tuple[str, str, str]:
     each = claim.difference
-    numbers = f"{each.mean:+.3g}", f"{each.low:+.3g} … {each.high:+.3g}"
-    return numbers[0].replace("-", "−"), numbers[1].replace("-", "−"), f"{claim.corrected_p:.2g}"
+    return f"{each.mean:+.3g}", f"{each.low:+.3g} … {each.high:+.3g}", f"{claim.corrected_p:.2g}"
 
 
 def scores(found: Results) -> Section:
@@ -135,8 +122,7 @@ def scores(found: Results) -> Section:
         "各种子的平均 ± 标准差。隐藏词与最小对：正确百分比；每字符比特数越低越好。最后几行是无神经网络的基线。"
         "横线表示该类模型没有此指标。因果模型只读取隐藏词左侧的文本。",
     )
-    header = (Say("recipe", "配方"), *map(_measure, found.measures))
-    return Section(Say("Scores", "分数"), header, rows, note, wide=True)
+    return Section(Say("Scores", "分数"), (Say("recipe", "配方"), *found.measures), rows, note, wide=True)
 
 
 def _score(value: Summary | None, found: Results) -> str:
@@ -213,7 +199,7 @@ def cost(found: Results) -> Section:
 
 
 def _ratio(row: Row, first: Row) -> str:
-    return f"{100 * ((row.parameters or 0) / (first.parameters or 1) - 1):+.1f} %".replace("-", "−")
+    return f"{100 * ((row.parameters or 0) / (first.parameters or 1) - 1):+.1f} %"
 
 
 def limits(found: Results) -> Section:
@@ -227,9 +213,7 @@ def limits(found: Results) -> Section:
                 f"{found.run_tokens:,} tokens and {found.rows[0].parameters or 0:,} parameters a run. Nothing here "
                 "says what happens with a thousand times as much. A model that is still on its plateau (see the "
                 "curves) may overtake the others later.",
-                f"每次运行 {found.run_tokens:,} 个词元，{found.rows[0].parameters or 0:,} 个参数。"
-                "规模扩大一千倍会怎样，这里无从得知。"
-                "仍处于平台期的模型（见曲线）以后可能反超。",
+                "结论只适用于此规模。仍处于平台期的模型以后可能反超。",
             ),
         ),
         (
@@ -238,9 +222,7 @@ def limits(found: Results) -> Section:
                 f"{seeds} seeds. "
                 + ("One seed shows nothing." if seeds == 1 else "")
                 + (TWO_SEEDS if seeds == 2 else ""),
-                f"{seeds} 个种子。"
-                + ("单个种子说明不了问题。" if seeds == 1 else "")
-                + (TWO_SEEDS_ZH if seeds == 2 else ""),
+                f"{seeds} 个种子。",
             ),
         ),
         (
@@ -257,10 +239,7 @@ def limits(found: Results) -> Section:
                 "All other hyper-parameters are those of the recipe."
                 if rates > 1
                 else "No sweep: every recipe has its own learning rate, which nobody tuned for this budget.",
-                f"每个配方试 {rates} 个学习率，用不少于 {settings['sweep']:g} 的预算训练后比较验证损失。"
-                "其余超参数按配方。"
-                if rates > 1
-                else "没有搜索：各配方使用自带的学习率，未针对此预算调整。",
+                f"每个配方 {rates} 个学习率。",
             ),
         ),
         (
@@ -269,9 +248,7 @@ def limits(found: Results) -> Section:
                 "One tokenizer for all recipes: the same text in the same number of tokens."
                 if settings["tokenizer"]
                 else "Each recipe has its own kind of tokenizer, of one size: equal tokens are not exactly equal text.",
-                "所有配方共用一个分词器：文本相同，词元数也相同。"
-                if settings["tokenizer"]
-                else "各配方使用各自类型的分词器，大小相同：词元数相同，文本并不完全相同。",
+                "所有配方共用一个分词器。" if settings["tokenizer"] else "各配方使用各自类型的分词器。",
             ),
         ),
         (
@@ -283,9 +260,7 @@ def limits(found: Results) -> Section:
         ),
     ]
     if not settings["tasks"]:
-        no_tasks = Say(
-            "Nothing was fine-tuned: these numbers say nothing about tasks.", "没有微调：这些数字与下游任务无关。"
-        )
+        no_tasks = Say("Nothing was fine-tuned: these numbers say nothing about tasks.", "没有微调任务。")
         rows.append((Say("tasks", "任务"), no_tasks))
     if settings["quick"]:
         rows.append(
@@ -302,8 +277,7 @@ def paradigms(found: Results) -> Section:
         for paradigm in found.paradigms[names[0]]
     ]
     note = Say(
-        "Per cent right, mean over the seeds. Chance is 50; a tie is wrong.",
-        "正确百分比，各种子平均；随机为 50，打平算错。",
+        "Per cent right, mean over the seeds. Chance is 50; a tie is wrong.", "正确百分比，各种子平均；随机为 50。"
     )
     return Section(
         Say("Minimal pairs by paradigm", "各类最小对"),
