@@ -48,6 +48,10 @@ MISTAKES = {
         "my.csv: 40 different labels in 40 rows ('a film about 0', 'a film about 1', 'a film about 2'); "
         "is 'review' the right label column?",
     ),
+    "an unclosed quotation mark": (
+        ("finetune", "quote.csv"),
+        "quote.csv, line 2: unclosed quotation mark; 1 of 3 rows cannot be used",
+    ),
     "an image": (("finetune", "photo.csv"), "photo.csv: not text but an image; save the table as CSV"),
     "a document": (("finetune", "my.docx"), "my.docx: unknown kind of file; a table is one of .tsv, .csv"),
     "a mistyped bundled model": (("finetune", "my.csv", "--model", "en-smal"), "did you mean en-small?"),
@@ -89,6 +93,7 @@ def place(tmp_path_factory):
     (folder / "header.csv").write_text("review,stars\n")
     (folder / "empty.csv").touch()
     (folder / "photo.csv").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (folder / "quote.csv").write_text('review,stars\n"a bad film,1\na good film,5\na film,1\n')
     (folder / "my.docx").write_text(f"review,stars\n{rows}")
     (folder / "broken.json").write_text('[{"review": "a film", "stars":')
     for model, head in (("my-model", {}), ("runs/seed-0", {}), ("masked", {"architectures": ["DebertaV2ForMaskedLM"]})):

@@ -119,7 +119,8 @@ def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = Tr
         raise ValueError(f"{path}: no such file{similar_file(path)}")
     if not given.get("text") and not is_table(path):
         return dict(given)
-    columns = _columns(path, [given[name] for name in ("text", "pair", "label") if given.get(name)])
+    wanted = [given[name] for name in ("text", "pair", "label") if given.get(name)]
+    columns = _columns(path, wanted, strict=labelled)
     names = [column.name for column in columns]
     if not any(column.values for column in columns):
         raise ValueError(f"{path}: no rows below the header {_list(names)}")
@@ -191,8 +192,11 @@ def similar_file(path: Path) -> str:
     return similar(path.name, [each.name for each in path.parent.iterdir()] if path.parent.is_dir() else [])
 
 
-def _columns(path: Path, wanted: Sequence[str]) -> list[Column]:
-    """Columns of the first rows. ``wanted``: names that the user gave."""
+def _columns(path: Path, wanted: Sequence[str], *, strict: bool = False) -> list[Column]:
+    """Columns of the first rows. ``wanted``: names that the user gave.
+
+    ``strict``: raise if these are all rows, and too many of them cannot be read.
+    """
     problems = Problems(path)
     if suffix_of(path) in DELIMITED:
         rows = [
@@ -200,6 +204,8 @@ def _columns(path: Path, wanted: Sequence[str]) -> list[Column]:
             for row in islice(table(path, problems, quoting=quoting_of(path), headless=NUMBERS), SAMPLE + 1)
         ]
         first, *rest = rows or [[]]
+        if strict and len(rest) < SAMPLE and (rest or problems.skipped):
+            problems.check(len(rest))
         named = bool(wanted) and {name.casefold() for name in wanted} <= {cell.strip().casefold() for cell in first}
         numbered = bool(wanted) and not named and all(name.isdecimal() for name in wanted)
         if numbered or (not named and not wanted and _is_data(first, rest)):
