@@ -53,6 +53,18 @@ def check_model(name: str | Path, *, connect: bool = True) -> str:
     return name
 
 
+def check_has_task(name: str) -> None:
+    """Raise if ``name`` is the folder of a pretrained language model, which has no head for a task."""
+    folder = Path(name)
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        (head,) = config["architectures"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return  # a hub model, or a folder that loading.py judges
+    if head.endswith(("ForMaskedLM", "ForPreTraining")):
+        raise ValueError(f"{folder.name} is not trained for a task ({head}); fine-tune it first: deberta finetune")
+
+
 def resolve_bundled(name: str | Path) -> str:
     """Return the folder of a bundled model, and every other name unchanged."""
     found = None if Path(name).exists() else bundled_folder(str(name))
@@ -109,11 +121,13 @@ def _check_folder(folder: Path) -> None:
 
 
 def _similar(folder: Path) -> list[str]:
-    """Folders next to ``folder`` with a similar name, as the user would write them."""
+    """Folders beside ``folder``, and bundled models, with a similar name, as the user would write them."""
     try:
         names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
     except OSError:
-        return []
+        names = []
+    if folder.parent == Path():
+        names += [name for name in BUNDLED.values() if bundled_folder(name) is not None]
     return [str(folder.parent / name) for name in difflib.get_close_matches(folder.name, names, n=2, cutoff=0.7)]
 
 

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 from typer.testing import CliRunner
 
 from debertakit import load
@@ -14,8 +16,9 @@ from debertakit.cli import app
 from debertakit.cli.defaults import bundled_specs
 from debertakit.data.guessing import sample_texts
 from debertakit.heads import DebertaForMaskedLM
-from debertakit.model_names import check_model
+from debertakit.model_names import bundled_folder, check_model
 from debertakit.pretraining.recipes import recipe
+from debertakit.serving.endpoints import ServedModel
 from debertakit.serving.server import parse
 from debertakit.text.characters import looks_chinese
 from tests.models import randomise, small, word_tokenizer
@@ -158,3 +161,12 @@ def test_bundle_makes_a_folder_of_fp16_weights_with_a_card(models, tmp_path):
     )
     assert unfinished.returncode == 1
     assert unfinished.stderr.strip() == f"{tmp_path} is not a finished run: it has no model.safetensors"
+
+
+@pytest.mark.parametrize(("name", "language"), [("en-small", "en"), ("zh-small", "zh")])
+def test_the_page_shows_bundled_models_examples_in_their_language(name, language):
+    """The byte-level vocabulary of en-small has no unknown token, but needs three for most Chinese characters."""
+    if bundled_folder(name) is None:
+        pytest.skip("no bundled models")
+    predictor = SimpleNamespace(tokenizer=AutoTokenizer.from_pretrained(bundled_folder(name)))
+    assert ServedModel(name, predictor).languages == [language]

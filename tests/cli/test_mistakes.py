@@ -43,6 +43,26 @@ MISTAKES = {
     ),
     "a table without rows": (("finetune", "header.csv"), "header.csv: no rows below the header 'review', 'stars'"),
     "an empty file": (("finetune", "empty.csv"), "empty.csv: the file is empty"),
+    "a column of texts as the label": (
+        ("finetune", "my.csv", "--label", "review"),
+        "my.csv: 40 different labels in 40 rows ('a film about 0', 'a film about 1', 'a film about 2'); "
+        "is 'review' the right label column?",
+    ),
+    "an unclosed quotation mark": (
+        ("finetune", "quote.csv"),
+        "quote.csv, line 2: unclosed quotation mark; 1 of 3 rows cannot be used",
+    ),
+    "an image": (("finetune", "photo.csv"), "photo.csv: not text but an image; save the table as CSV"),
+    "a document": (("finetune", "my.docx"), "my.docx: unknown kind of file; a table is one of .tsv, .csv"),
+    "a mistyped bundled model": (("finetune", "my.csv", "--model", "en-smal"), "did you mean en-small?"),
+    "a model that is not trained for a task": (
+        ("evaluate", "masked", "my.csv"),
+        "masked is not trained for a task (DebertaV2ForMaskedLM); fine-tune it first",
+    ),
+    "a text without a mask": (("fill", "a new mask opened"), 'write it as in "a new [MASK] opened"'),
+    "nothing to explain with": (("explain", "a film"), "choose an output: --out page.html"),
+    "a port that does not exist": (("serve", "my-model", "--port", "80000"), "'--port': must be at most 65535"),
+    "two training files": (("finetune", "my.csv", "new.csv"), "unexpected argument: new.csv (deberta finetune --help"),
     "a broken JSON file": (("finetune", "broken.json"), "broken.json, line 1: not JSON"),
     "a word for the threads": (
         ("predict", "my-model", "a", "--threads", "two"),
@@ -72,10 +92,13 @@ def place(tmp_path_factory):
     (folder / "text.txt").write_text("some text")
     (folder / "header.csv").write_text("review,stars\n")
     (folder / "empty.csv").touch()
+    (folder / "photo.csv").write_bytes(b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR")
+    (folder / "quote.csv").write_text('review,stars\n"a bad film,1\na good film,5\na film,1\n')
+    (folder / "my.docx").write_text(f"review,stars\n{rows}")
     (folder / "broken.json").write_text('[{"review": "a film", "stars":')
-    for model in ("my-model", "runs/seed-0"):
+    for model, head in (("my-model", {}), ("runs/seed-0", {}), ("masked", {"architectures": ["DebertaV2ForMaskedLM"]})):
         (folder / model).mkdir(parents=True)
-        (folder / model / "config.json").write_text(json.dumps({"model_type": "deberta-v2"}))
+        (folder / model / "config.json").write_text(json.dumps({"model_type": "deberta-v2", **head}))
     return folder
 
 

@@ -328,10 +328,18 @@ def test_a_lone_surrogate(tmp_path, caplog):
     assert "a.jsonl, line 41: lone surrogate; skipped" in caplog.text
 
 
-@pytest.mark.parametrize("content", ["text\tlabel\na\tb\n".encode("utf-16"), b"PK\x03\x04\0\0\0"])
-def test_not_text(tmp_path, content):
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("text\tlabel\na\tb\n".encode("utf-16"), "not UTF-8 text"),
+        (b"text\tlabel\n\0\tb\n", "not UTF-8 text"),
+        (b"PK\x03\x04\0\0\0", "not text but a zip file, such as .xlsx"),
+        (b"\x89PNG\r\n\x1a\n\0", "not text but an image"),
+    ],
+)
+def test_not_text(tmp_path, content, message):
     (tmp_path / "a.tsv").write_bytes(content)
-    with pytest.raises(ValueError, match=r"a.tsv: not UTF-8 text"):
+    with pytest.raises(ValueError, match=f"a.tsv: {message}"):
         read(tmp_path / "a.tsv")
 
 

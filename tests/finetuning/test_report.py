@@ -7,6 +7,7 @@ import pytest
 from debertakit.data.examples import Choice, Question, Tagged, TextExample
 from debertakit.finetuning.charts import interval_bar
 from debertakit.finetuning.evaluation import Evaluation
+from debertakit.finetuning.rendering import table
 from debertakit.finetuning.report import write_report, write_summary
 from debertakit.finetuning.sections import confusion, errors, expected_calibration_error, per_class
 from debertakit.finetuning.verdict import Verdict
@@ -224,3 +225,11 @@ def test_card_and_summary(tmp_path):
     text = (tmp_path / "report.md").read_text()
     assert "| accuracy | 85.00 | 7.07 | 80.00 | 90.00 |" in text
     assert "Best on the dev set: seed-1" in text
+
+
+def test_a_column_of_numbers_is_aligned_right():
+    rows = [("a", "+1.5 … −2", "71.3 ± 0.4", "8,192", "3e-05"), ("b", "–", "3.9", "12 %", "no")]
+    page = table(("name", "interval", "score", "size", "mixed"), rows)
+    assert page.count('<th scope="col" class="number">') == 3
+    assert '<td class="number">+1.5 … −2</td><td class="number">71.3 ± 0.4</td>' in page
+    assert "<td>3e-05</td>" in page  # not every row has a number

@@ -7,9 +7,11 @@ import pytest
 
 from debertakit.inference.tasks import EntityTagger, MaskFiller, TextClassifier
 from debertakit.serving.access import Access
-from debertakit.serving.endpoints import ServedModel
+from debertakit.serving.endpoints import SAMPLES, ServedModel
+from debertakit.text.characters import UNIT
 from tests.inference import material
 from tests.inference.material import LABELS, NLI
+from tests.models import word_tokenizer
 from tests.serving.running import running
 
 pytestmark = pytest.mark.slow
@@ -183,6 +185,29 @@ def test_a_phone_sees_it_whole(browser, url):
     wait(browser, "!!document.querySelector('#explorer .model')")
     assert browser.run("document.documentElement.scrollWidth") <= 380
     assert browser.errors == []
+
+
+def test_the_example_and_the_model_follow_the_language(browser):
+    models = [
+        ServedModel(name, MaskFiller(material.model("MaskedLM"), word_tokenizer([*UNIT.findall(sample), *",.，。"])))
+        for name, sample in SAMPLES.items()
+    ]
+    assert [model.languages for model in models] == [["en"], ["zh"]]
+    with running(models) as port:
+        browser.call("Page.navigate", url=f"http://127.0.0.1:{port}/")
+        wait(browser, "document.querySelectorAll('#result .score').length")
+        click(browser, "#tab-explore")
+        wait(browser, "document.querySelector('#explorer h2')?.textContent === 'en'")
+        click(browser, "#language")
+        wait(browser, "document.querySelector('#explorer h2')?.textContent === 'zh'")
+        wait(browser, "document.querySelector('#result .text').textContent.includes('北京')")
+        assert browser.run("document.querySelector('#model').value") == "zh"
+        click(browser, "#tab-try")
+        write(browser, "#fields textarea", "我们看[MASK]影")
+        click(browser, "#language")  # a text of the user's own stays, and so does its model
+        assert browser.run("document.querySelector('#model').value") == "zh"
+        assert browser.run("document.querySelector('#fields textarea').value") == "我们看[MASK]影"
+        assert browser.errors == []
 
 
 def docs_of(browser, url):

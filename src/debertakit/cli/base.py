@@ -96,8 +96,14 @@ def _click_error(error: Exception) -> int:
         message = message.replace(possible[0], f"; did you mean {nearest}?")
     for kind, plain in (("integer", "a whole number"), ("number", "a number")):
         message = re.sub(f"Input should be a valid {kind}, unable .*", f"not {plain}", message)
+    message = re.sub("Input should be (less|greater) than or equal to", _bound, message)
+    message = re.sub(r"Got unexpected extra arguments?(?:\(s\))? \((.*)\)", r"unexpected argument: \1", message)
     print(f"deberta: {message[0].lower()}{message[1:]} ({command} --help lists all)", file=sys.stderr)
     return getattr(error, "exit_code", 2)
+
+
+def _bound(match: re.Match[str]) -> str:
+    return "must be at most" if match[1] == "less" else "must be at least"
 
 
 def quiet() -> None:

@@ -49,7 +49,7 @@ def doctor() -> None:
         if title:
             print(title)
         for name, finding in rows:
-            print(f"{name:<13}{finding}")
+            print(f"{name:<16}{finding}")
 
 
 @app.command(rich_help_panel=CONVERT)

@@ -22,7 +22,7 @@ from debertakit.finetuning.modes import (
 )
 from debertakit.generation.options import PerplexityOptions
 from debertakit.lab.options import MinimalPairOptions
-from debertakit.model_names import check_model
+from debertakit.model_names import check_has_task, check_model
 from debertakit.text.progress import working
 
 
@@ -47,8 +47,7 @@ def evaluate(
     ],
     given: Given,
 ) -> None:
-    """Score a model on a task or on minimal pairs, write leaderboard predictions, compare two runs, or measure
-    perplexity."""
+    """Score a model on a file, a benchmark or minimal pairs, compare two runs, or measure perplexity."""
     task = given.get("task")
     if task is not None and task not in SEQ2SEQ_TASKS:
         check_task(str(task))
@@ -98,7 +97,7 @@ def _own_file(given: Given) -> OwnFile:
 
 
 def _evaluate(model: Path, benchmark: Benchmark, own: OwnFile, columns: ColumnOptions) -> None:
-    check_model(model)
+    check_has_task(check_model(model))
     quiet()
     with working("starting"):
         from debertakit.finetuning.evaluation import open_evaluation, write_predictions
@@ -160,11 +159,12 @@ def _predict_test(model: Path, options: Leaderboard) -> None:
 def _compare(a: Path, b: Path, options: Comparing) -> None:
     for run in (a, b):
         require_input(run, "run")
-    from debertakit.finetuning.comparison import write_comparison
-    from debertakit.finetuning.evaluation import compare_runs
-
     quiet()
-    found = compare_runs(a, b, options.split, options.resamples)
+    with working("comparing"):
+        from debertakit.finetuning.comparison import write_comparison
+        from debertakit.finetuning.evaluation import compare_runs
+
+        found = compare_runs(a, b, options.split, options.resamples)
     print(f"{found.verdict(str(a), str(b))}\n{a}: {found.a:.2f}   {b}: {found.b:.2f}\n{found}")
     if options.report is not None:
         write_comparison(options.report, a, b, found, options.split)

@@ -144,6 +144,8 @@ def _predict_file(
         columns = guess_text(predictor, files.file, columns)
         counts = predict_file(predictor, files.file, files.out, columns=columns, name=model)
     missing = f", {counts.errors:,} without a prediction" if counts.errors else ""
+    if counts.first_error:
+        missing += f" (the first: {counts.first_error})"
     print(f"{counts.rows:,} rows in {files.out}{missing}")
 
 
@@ -226,6 +228,8 @@ def fill(
     options = build(FillOptions, given)
     if not text.strip():
         raise ValueError("the text is empty")
+    if model is None and "[MASK]" not in text:  # of the bundled models
+        raise ValueError('the text has no [MASK] to fill; write it as in "a new [MASK] opened"')
     model = check_model(model) if model is not None else default_model([text])
     quiet()
     from debertakit.inference.fill import fill_mask

@@ -11,7 +11,7 @@ from debertakit.cli.base import USE, app, quiet, require_unicode
 from debertakit.cli.defaults import bundled_specs, default_model
 from debertakit.cli.options import Given, build, only, takes
 from debertakit.data.guessing import require_input, sample_texts
-from debertakit.explain.options import Inputs, Outputs
+from debertakit.explain.options import Inputs, Outputs, check_outputs
 from debertakit.files import require_new
 from debertakit.generation.options import GenerationOptions, PromptFileOptions, SamplingOptions, generate_arguments
 from debertakit.inference.options import LoadOptions
@@ -130,14 +130,15 @@ def explain(
     ] = None,
 ) -> None:
     """Split attention into content and position parts, per layer and head, as a web page or a figure."""
+    inputs, outputs = build(Inputs, given), build(Outputs, given)
+    check_outputs(model or [], texts or [], inputs, outputs)
     models = [check_model(name) for name in model or []]
     if not models:
-        corpus = Path(build(Inputs, given).corpus or "")
+        corpus = Path(inputs.corpus or "")
         models = [default_model(texts or (sample_texts(corpus, {}) if corpus.is_file() else []))]
     from debertakit.explain.outputs import make_outputs
 
     quiet()
-    inputs = build(Inputs, given)
     require_unicode(*(texts or []), inputs.pair)
-    for line in make_outputs(models, texts or [], inputs, build(Outputs, given)):
+    for line in make_outputs(models, texts or [], inputs, outputs):
         print(line)

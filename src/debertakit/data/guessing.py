@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from debertakit.data.conll import looks_like_conll
+from debertakit.data.conll import CONLL_SUFFIXES, looks_like_conll
 from debertakit.data.files import DELIMITED, table_rows
 from debertakit.data.problems import Problems, shorten
 from debertakit.data.squad import looks_like_squad
@@ -103,7 +103,11 @@ def is_table(path: Path) -> bool:
         return not looks_like_squad(path)
     if suffix in (".tsv", ".txt"):
         return not looks_like_conll(path)
-    return suffix in TABLE_SUFFIXES
+    if suffix in TABLE_SUFFIXES:
+        return True
+    if suffix not in CONLL_SUFFIXES and not looks_like_conll(path):
+        raise ValueError(f"{path}: unknown kind of file; a table is one of {', '.join(TABLE_SUFFIXES)}")
+    return False
 
 
 def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = True) -> dict[str, Any]:
@@ -114,7 +118,8 @@ def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = Tr
     require_input(path)
     if not given.get("text") and not is_table(path):
         return dict(given)
-    columns = _columns(path, [given[name] for name in ("text", "pair", "label") if given.get(name)])
+    wanted = [given[name] for name in ("text", "pair", "label") if given.get(name)]
+    columns = _columns(path, wanted, strict=labelled)
     names = [column.name for column in columns]
     if not any(column.values for column in columns):
         raise ValueError(f"{path}: no rows below the header {_list(names)}")
@@ -135,6 +140,8 @@ def resolve_columns(path: Path, given: Mapping[str, Any], *, labelled: bool = Tr
         if label is None:
             raise ValueError(f"{path}: cannot tell which column is the label: pass --label NAME; it has {_list(names)}")
         found["label"] = label.name
+    elif labelled and not (found.get("options") or found.get("separator")):
+        _not_free_text(path, next(column for column in columns if column.key == found["label"].strip().casefold()))
     free = [column for column in free if column.name != found.get("label")]
     if "text" not in found:
         pair = None if "pair" in found or "options" in found else _pair(free)
@@ -187,8 +194,11 @@ def require_input(path: Path, what: Literal["file", "file or folder", "run"] = "
         raise ValueError(f"{path}: no such {what}{similar(path.name, names)}")
 
 
-def _columns(path: Path, wanted: Sequence[str]) -> list[Column]:
-    """Columns of the first rows. ``wanted``: names that the user gave."""
+def _columns(path: Path, wanted: Sequence[str], *, strict: bool = False) -> list[Column]:
+    """Columns of the first rows. ``wanted``: names that the user gave.
+
+    ``strict``: raise if these are all rows, and too many of them cannot be read.
+    """
     problems = Problems(path)
     if suffix_of(path) in DELIMITED:
         rows = [
@@ -196,6 +206,8 @@ def _columns(path: Path, wanted: Sequence[str]) -> list[Column]:
             for row in islice(table(path, problems, quoting=quoting_of(path), headless=NUMBERS), SAMPLE + 1)
         ]
         first, *rest = rows or [[]]
+        if strict and len(rest) < SAMPLE and (rest or problems.skipped):
+            problems.check(len(rest))
         named = bool(wanted) and {name.casefold() for name in wanted} <= {cell.strip().casefold() for cell in first}
         numbered = bool(wanted) and not named and all(name.isdecimal() for name in wanted)
         if numbered or (not named and not wanted and _is_data(first, rest)):
@@ -234,6 +246,15 @@ def _label(columns: Sequence[Column], texts_known: bool) -> Column | None:
         longest = max(columns, key=lambda column: column.length)
         some = [column for column in some if column is not longest]
     return min(reversed(some), key=lambda column: column.distinct, default=None)
+
+
+def _not_free_text(path: Path, label: Column) -> None:
+    """Raise if nearly every row has another label. ``files.read_table`` counts all rows, this only the sample."""
+    if len(label.values) >= 20 and label.distinct > 0.9 * len(label.values) and not (label.numeric or label.lists):
+        raise ValueError(
+            f"{path}: {label.distinct} different labels in {len(label.values)} rows "
+            f"({_list(label.values[:3])}); is {label.name!r} the right label column?"
+        )
 
 
 def _tagged(columns: Sequence[Column]) -> tuple[Column, Column] | None:

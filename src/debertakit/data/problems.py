@@ -44,14 +44,19 @@ class Problems:
         """Record a row that is used after the correction in ``reason``. Repairs have no limit."""
         self.repaired.append(self._problem(number, reason, detail))
 
-    def finish(self, used: int) -> None:
-        """Log the problems, or raise if too many rows were skipped. ``used``: the number of rows that were kept."""
+    def check(self, used: int) -> None:
+        """Raise if too many rows were skipped. ``used``: the number of rows that were kept."""
         total = used + len(self.skipped)
         if not total:
             raise ValueError(f"{self.path}: the file has no examples")
         if len(self.skipped) > LIMIT * total:
             share = f"{len(self.skipped)} of {total} rows cannot be used"
             raise ValueError(f"{self.skipped[0]}; {share} ({counts(self.skipped)}), more than {LIMIT:.0%}")
+
+    def finish(self, used: int) -> None:
+        """``check``, and log the problems."""
+        self.check(used)
+        total = used + len(self.skipped)
         for problems, verdict in ((self.skipped, "; skipped"), (self.repaired, "")):
             for problem in problems[:NAMED]:
                 logger.warning("%s%s", problem, verdict)

@@ -8,6 +8,7 @@ Byte-order marks and CRLF are removed.
 import csv
 import json
 import re
+from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import chain
@@ -27,6 +28,16 @@ NUMBERS = tuple(str(place) for place in range(1, 1001))
 """Names of the columns of a table without a header."""
 MOST_ROW_LINES = 10_000
 """A quoted cell over more lines is taken for an unclosed quotation mark."""
+SIGNATURES = {
+    b"PK\x03\x04": "a zip file, such as .xlsx or .docx",
+    b"\xd0\xcf\x11\xe0": "an old Office file, such as .xls or .doc",
+    b"%PDF": "a PDF",
+    b"\x89PNG": "an image",
+    b"\xff\xd8\xff": "an image",
+    b"\x1f\x8b": "a gzip file",
+    b"PAR1": "a Parquet file",
+}
+"""How files begin that people give by mistake."""
 
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")  # an undecodable byte, or half of a surrogate pair escaped in JSON
 _SPACE = re.compile(r"[\s,]*")
@@ -222,9 +233,10 @@ def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> 
     """Yield numbered lines with their line ends, reading at most ``MAX_LINE`` bytes at a time."""
     with path.open("rb") as stream:
         number, too_long = 1, False
+        _require_text(path, stream.peek(4096))
         for raw in iter(lambda: stream.readline(MAX_LINE), b""):
-            if number == 1 and not too_long:
-                raw = _without_mark(path, raw)
+            if number == 1:
+                raw = raw.removeprefix(BOM_UTF8)
             ends = raw.endswith(b"\n")
             if len(raw) >= MAX_LINE and not ends and not too_long:
                 too_long = True
@@ -239,7 +251,9 @@ def lines(path: Path, problems: Problems, *, keep_undecodable: bool = False) -> 
 
 def whole(path: Path) -> str:
     """Read the text of a file. Bytes that are not UTF-8 become lone surrogates."""
-    return _without_mark(path, path.read_bytes()).decode("utf-8", "surrogateescape")
+    raw = path.read_bytes()
+    _require_text(path, raw)
+    return raw.removeprefix(BOM_UTF8).decode("utf-8", "surrogateescape")
 
 
 def decodable(text: str) -> bool:
@@ -322,10 +336,12 @@ def _decodable(number: int | str, text: str, problems: Problems) -> bool:
     return not bad
 
 
-def _without_mark(path: Path, raw: bytes) -> bytes:
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")) or b"\0" in raw[:4096]:
+def _require_text(path: Path, beginning: bytes) -> None:
+    for signature, name in SIGNATURES.items():
+        if beginning.startswith(signature):
+            raise ValueError(f"{path}: not text but {name}; save the table as CSV in UTF-8")
+    if beginning.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in beginning[:4096]:
         raise ValueError(f"{path}: not UTF-8 text (UTF-16, or not text at all); convert the file to UTF-8")
-    return raw.removeprefix(b"\xef\xbb\xbf")
 
 
 def _message(error: Exception) -> str:

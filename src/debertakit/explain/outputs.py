@@ -4,16 +4,15 @@ from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
-from debertakit.explain.options import USES, Inputs, Outputs
+from debertakit.explain.options import Inputs, Outputs, check_outputs
 from debertakit.explain.parts import Subject, cells, encode, look, shares, take_apart
-from debertakit.files import require_new
 
 CORPUS_TEXTS, CORPUS_TOKENS = 256, 128  # enough for stable shares
 
 
 def make_outputs(models: Sequence[str], texts: list[str], inputs: Inputs, outputs: Outputs) -> list[str]:
     """Create the requested files and return the lines to print."""
-    _check(models, texts, inputs, outputs)
+    check_outputs(models, texts, inputs, outputs)
     lines, model = [], models[0]
     if inputs.corpus is not None and outputs.out is not None and outputs == Outputs(out=outputs.out):
         return _corpus_page(models, inputs.corpus, outputs.out)
@@ -26,34 +25,6 @@ def make_outputs(models: Sequence[str], texts: list[str], inputs: Inputs, output
     if outputs.attribution:
         lines += _attributions(texts, model, inputs.pair)
     return lines
-
-
-def _check(models: Sequence[str], texts: list[str], inputs: Inputs, outputs: Outputs) -> None:
-    """Raise if there is nothing to do, a text is missing, or a given option would be ignored."""
-    requested = {name for name, value in vars(outputs).items() if value}
-    if not requested:
-        raise ValueError("choose an output: --out page.html, --png figure.png, --shares map.png or --attribution")
-    for file in (outputs.out, outputs.png, outputs.shares):
-        if file is not None:
-            require_new(file)
-    for name, used_by in USES.items():
-        if vars(inputs)[name] is not None and not requested.intersection(used_by):
-            raise ValueError(f"--{name} is only for {', '.join(f'--{each}' for each in used_by)}")
-    if inputs.corpus is not None and requested == {"out"}:
-        if texts or inputs.against:
-            raise ValueError("--corpus with --out takes no texts and no --against: pass --model once per model")
-        return
-    if inputs.corpus is not None and "shares" not in requested:
-        raise ValueError("--corpus is only for --shares, or for --out alone")
-    if len(models) > 1:
-        raise ValueError("several --model need --corpus FILE --out page.html; to compare two on a text, use --against")
-    if requested != {"shares"}:
-        if not texts:
-            raise ValueError("pass a text to explain")
-    elif bool(texts) == (inputs.corpus is not None):
-        raise ValueError("--shares needs either texts or --corpus FILE")
-    if requested <= {"png", "shares"} and "png" in requested and len(texts) > 1:
-        raise ValueError(f"--png draws one text, not {len(texts)}; use --out page.html to show them all")
 
 
 def _page_and_figure(

@@ -123,7 +123,9 @@ def disagreements(
     for i in order:
         example = examples[i]
         answers = [
-            show_answer(example, side[i]) + (f" ({percent(chance[i])})" if chance[i] else "")
+            ("✓ " if side[i] == gold(example) else "")
+            + show_answer(example, side[i])
+            + (f" ({percent(chance[i])})" if chance[i] else "")
             for side, chance in zip(values, sure, strict=True)
         ]
         rows.append((place_of(example), show_answer(example, gold(example)), *answers, show_text(example)))

@@ -1,6 +1,7 @@
 """Sections of a report, as HTML in one file (two languages, works offline) and as Markdown (English)."""
 
 import html
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ class Styled:
 Cell = Words | Styled | float | int
 FOLD = 8
 """A table with more rows than this under a chart is folded."""
+_NUMBER = re.compile(r"(< )?[+−-]?\d[\d,.e+−-]*( (%|M|± [\d.e−-]+|… [+−-]?\d.*|\(edge\)))?|[–-]?")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,8 @@ def _html_section(section: Section) -> str:
     if section.rows:
         content = _items(section) if section.listed else table(section.header, section.rows, section.shaded)
         if folded:
-            summary = in_html(Say(f"Show {len(section.rows)} rows", f"显示 {len(section.rows)} 行"))
+            rows = f"{len(section.rows)} row{'' if len(section.rows) == 1 else 's'}"
+            summary = in_html(Say(f"Show {rows}", f"显示 {len(section.rows)} 行"))
             content = f"<details><summary>{summary}</summary>{content}</details>"
         elif section.figures:
             content = f'<div class="charts">{section.figures}{content}</div>'
@@ -59,14 +62,14 @@ def _html_section(section: Section) -> str:
 
 
 def table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]], shaded: bool = False) -> str:
-    """A table that scrolls inside its box. A number is aligned right, with its header."""
-    numbers = [not isinstance(cell, (str, Say, Styled)) for cell in rows[0]]
+    """A table that scrolls inside its box. A column of numbers is aligned right, with its header."""
+    numbers = [all(map(_is_number, column)) for column in zip(*rows, strict=True)]
     right = ["" if not number else ' class="number"' for number in numbers]
     head = "".join(
         f'<th scope="col"{css}>{in_html(_words(cell))}</th>' if cell != "" else "<td></td>"
         for cell, css in zip(header, right, strict=True)
     )
-    body = "\n".join(f"<tr>{_html_cells(row, shaded)}</tr>" for row in rows)
+    body = "\n".join(f"<tr>{_html_cells(row, numbers, shaded)}</tr>" for row in rows)
     css = ' class="grid"' if shaded else ""
     return (
         f'<div class="scroll" tabindex="0" role="group"><table{css}><thead><tr>{head}</tr></thead>'
@@ -74,13 +77,19 @@ def table(header: Sequence[Cell], rows: Sequence[Sequence[Cell]], shaded: bool =
     )
 
 
-def _html_cells(row: Sequence[Cell], shaded: bool) -> str:
+def _is_number(cell: Cell) -> bool:
+    """Whether a cell is a number, or a text such as "71.3 ± 0.4", "+1 … +3", "8,192" or "–"."""
+    return not isinstance(cell, (Say, Styled)) and (not isinstance(cell, str) or _NUMBER.fullmatch(cell) is not None)
+
+
+def _html_cells(row: Sequence[Cell], numbers: Sequence[bool], shaded: bool) -> str:
     total = sum(cell for cell in row if not isinstance(cell, (str, Say, Styled))) or 1
     first, *others = row
     cells = [f'<th scope="row">{in_html(_words(first))}</th>']
-    for cell in others:
+    for cell, number in zip(others, numbers[1:], strict=True):
         if isinstance(cell, (str, Say)):
-            cells.append(f"<td>{in_html(cell)}</td>")
+            css = ' class="number"' if number else ""
+            cells.append(f"<td{css}>{in_html(cell)}</td>")
         elif isinstance(cell, Styled):
             cells.append(f'<td class="{cell.style}">{in_html(cell.words)}</td>')
         else:  # at 0.45, the text keeps its contrast in light and dark

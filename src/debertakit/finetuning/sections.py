@@ -64,7 +64,7 @@ def curves(history: list[Figures], metric: str, baseline: float | None = None) -
     name = metric.replace("_", " ")
     found = [Series("", [(float(row[0]), row[3]) for row in rows], 1)]
     if baseline is not None:
-        found.append(Series(Say("without a model", "不用模型"), [(0.0, baseline), (last, baseline)], 2, dashed=True))
+        found.append(Series(Say("baseline", "基线"), [(0.0, baseline), (last, baseline)], 2, dashed=True))
     drawn = chart(Say("Loss by step", "损失（按步）"), losses)
     drawn += chart(Say(f"Dev {name} by step", f"开发集 {name}（按步）"), found)
     header = (

@@ -68,6 +68,8 @@ class Counts:
     rows: int = 0
     errors: int = 0
     """Rows without a prediction, including rows that could not be read."""
+    first_error: str = ""
+    """Why the first of these rows has no prediction."""
 
 
 def predict_file(
@@ -145,8 +147,9 @@ def _predict_blocks(
             if predictions is None:
                 predictions = predict_rows(predictor, block, columns)
                 write_block(parts, number, predictions)
-            errors = sum(row["error"] is not None for row in predictions)
-            counts = Counts(counts.rows + len(block), counts.errors + errors)
+            errors = [row["error"] for row in predictions if row["error"] is not None]
+            first_error = counts.first_error or next(iter(errors), "")
+            counts = Counts(counts.rows + len(block), counts.errors + len(errors), first_error)
             progress.show(counts.rows, counts.rows)
     with replacing(target) as temporary:
         blocks = partial(_merged_blocks, path, columns, parts)

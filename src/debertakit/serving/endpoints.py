@@ -25,6 +25,7 @@ from debertakit.serving import schemas
 from debertakit.serving.batcher import Batcher, Busy, TooLarge, WorkerEnded, check_inputs
 from debertakit.serving.limits import Limits
 from debertakit.serving.metrics import Metrics
+from debertakit.text.characters import UNIT
 from debertakit.theme import THEME
 
 _PAGE_FILES = {
@@ -57,10 +58,17 @@ class ServedModel:
 
     @cached_property
     def languages(self) -> list[str]:
-        """Languages of the examples on the page: those whose sample has no unknown token, or all if none is left."""
-        tokenizer = self.predictor.tokenizer
-        known = [name for name, text in SAMPLES.items() if tokenizer.unk_token_id not in tokenizer(text)["input_ids"]]
-        return known or list(SAMPLES)
+        """Languages of the examples on the page, all if the vocabulary covers none of them.
+
+        Covered: no unknown token, and fewer than two tokens for a word or Chinese character. A byte-level vocabulary
+        has no unknown token, but needs three for most Chinese characters.
+        """
+
+        def covered(text: str) -> bool:
+            ids = self.predictor.tokenizer(text, add_special_tokens=False)["input_ids"]
+            return self.predictor.tokenizer.unk_token_id not in ids and len(ids) < 2 * len(UNIT.findall(text))
+
+        return [name for name, text in SAMPLES.items() if covered(text)] or list(SAMPLES)
 
     @property
     def explains(self) -> bool:

@@ -101,11 +101,12 @@ const explorerDrawing = (() => {
           write(i === query);
           context.textAlign = "right";
           context.fillText(short(token), margin - 4, margin + (i + 0.5) * side, margin - 6);
+          const alone = [...short(token)].length === 1; // a Chinese character stays upright
           context.save();
-          context.translate(margin + (i + 0.5) * side, margin - 4);
-          context.rotate(-Math.PI / 2);
+          context.translate(margin + (i + 0.5) * side, margin - (alone ? 4 + side / 2 : 4));
+          if (!alone) context.rotate(-Math.PI / 2);
           write(i === key);
-          context.textAlign = "left";
+          context.textAlign = alone ? "center" : "left";
           context.fillText(short(token), 0, 0, margin - 6);
           context.restore();
         });

@@ -14,6 +14,7 @@ const draw = (() => {
   const MOST = 8; // rows of the table
   const percent = (share) => `${Math.round(100 * share)} %`;
   const exact = (share) => `${(100 * share).toFixed(1)} %`;
+  const signed = (score) => score.toFixed(2).replace("-", "−");
 
   function select(label, choices, chosen, choose) {
     const options = choices.map(([value, name]) => make("option", { value, selected: value === chosen }, String(name)));
@@ -96,6 +97,7 @@ const draw = (() => {
   /* Thumbnails of all heads of the layer, after the mean. */
   function thumbnails(words, model, attention, length, state, choose) {
     const element = make("div", { class: "thumbs", role: "group" });
+    element.style.setProperty("--count", model.heads + 1);
     let layer = null;
     const update = () => {
       if (layer !== state.layer) {
@@ -141,7 +143,7 @@ const draw = (() => {
 
     const value = (name) => {
       const found = values(name)[state.query * length + state.key];
-      return name === "attention" ? exact(found) : found.toFixed(2);
+      return name === "attention" ? exact(found) : signed(found);
     };
     const readout = make("output", { class: "readout" });
     const tip = make("div", { class: "tip", hidden: true, "aria-hidden": "true" });
@@ -243,7 +245,7 @@ const draw = (() => {
       const most = [...row.keys()].sort((a, b) => row[b] - row[a]).slice(0, MOST);
       table.replaceChildren(...most.map((key) =>
         make("tr", {}, make("th", { scope: "row" }, token(key)), shareCell(row[key]),
-          ...model.parts.map((part) => make("td", {}, values(part)[state.query * length + key].toFixed(2))))));
+          ...model.parts.map((part) => make("td", {}, signed(values(part)[state.query * length + key]))))));
     }
     refresh();
 

@@ -10,6 +10,7 @@ let language = localStorage.getItem("language") || (navigator.language.startsWit
 let models = [];
 let last = null; // { model, item, result } on the screen, drawn again when the language changes
 let explorer = null;
+let explained = Promise.resolve(); // the last request of the explorer
 const requests = { try: 0, explore: 0 }; // only the newest request of a form may draw
 
 const say = (word) => WORDS[language][word] ?? word;
@@ -64,6 +65,19 @@ function examplesOf(model) {
   return found.map((example) => Object.fromEntries(Object.entries(example).map(([name, value]) => [name, masked(value)])));
 }
 
+const unchanged = (areas) => [...areas].every((area) => area.value === area.defaultValue);
+const exampleShown = () => unchanged($("fields").querySelectorAll("textarea"));
+
+// The page opens with, and follows a change of language to, a model that reads the language.
+function followLanguage(id) {
+  const model = chosen(id);
+  const reads = ({ languages }) => languages.includes(language);
+  if (!model || reads(model)) return;
+  const names = [...$(id).options].map(({ value }) => value);
+  const other = models.find((each) => names.includes(each.name) && each.task === model.task && reads(each));
+  if (other) $(id).value = other.name;
+}
+
 const written = (value) => (Array.isArray(value) ? value.join("\n") : value || "");
 
 function showForm() {
@@ -75,7 +89,7 @@ function showForm() {
   $("examples").replaceChildren(make("span", { className: "note" }, say("examples")), ...examples.map((example) =>
     make("button", { type: "button", title: title(example), onclick: () => { write(example); predict().then(showResult); } }, title(example))));
   // Text that the user changed is kept; an unchanged example is replaced.
-  const areas = [...$("fields").querySelectorAll("textarea")].filter((area) => area.value !== area.defaultValue);
+  const areas = [...$("fields").querySelectorAll("textarea")].filter((area) => !unchanged([area]));
   const kept = Object.fromEntries(areas.map((area) => [area.name, area.value]));
   $("fields").replaceChildren(...model.fields.map(({ name, required }) => {
     const rows = name === "context" ? 6 : name === "question" ? 1 : 4;
@@ -119,7 +133,10 @@ function explain() {
   if ($("explore-against").value) body.against = $("explore-against").value;
   return working("explore", $("explore-run"), $("explore-status"), $("explorer"), async (newest) => {
     if (!body.text.trim()) throw new Problem(422, say("empty")(say("text")));
-    const data = await ask("explain", body);
+    // The server explains one text at a time, so a new request waits for the last one.
+    const answer = explained.then(() => newest() && ask("explain", body));
+    explained = answer.catch(() => {});
+    const data = await answer;
     if (newest()) explorer = draw($("explorer"), data, { language, title: false });
   }, () => { explorer = null; $("explorer").replaceChildren(); });
 }
@@ -133,13 +150,20 @@ function speak() {
   $("language").lang = language === "zh" ? "en" : "zh";
   if (!models.length) return;
   for (const option of $("model").options) option.textContent = `${option.value} · ${taskName(models.find(({ name }) => name === option.value))}`;
+  if (exampleShown()) followLanguage("model");
   showForm();
   if (last) drawResult($("result"), { ...last, say });
   $("explore-against").firstChild.textContent = say("alone");
   if (explorer) explorer.speak(language);
+  if (unchanged([$("explore-text")])) {
+    followLanguage("explore-model");
+    writeExplored();
+  }
+}
+
+function writeExplored() {
   const reads = chosen("explore-model")?.languages ?? [];
-  const text = EXPLORED[reads.includes(language) ? language : reads[0]] ?? "";
-  if ($("explore-text").value === $("explore-text").defaultValue && !explorer) $("explore-text").value = $("explore-text").defaultValue = text;
+  $("explore-text").value = $("explore-text").defaultValue = EXPLORED[reads.includes(language) ? language : reads[0]] ?? "";
 }
 
 function open(tab) {
@@ -161,12 +185,18 @@ for (const form of ["form", "explore-form"]) {
   });
 }
 $("model").addEventListener("change", () => { showForm(); predict(); });
-$("explore-model").addEventListener("change", explain);
+$("explore-model").addEventListener("change", () => {
+  if (unchanged([$("explore-text")])) writeExplored();
+  explain();
+});
 $("explore-against").addEventListener("change", explain);
 $("language").addEventListener("click", () => {
   language = language === "zh" ? "en" : "zh";
   localStorage.setItem("language", language);
+  const examples = [exampleShown(), (explorer || !$("explore").hidden) && unchanged([$("explore-text")])];
   speak();
+  if (examples[0]) predict(); // the example is another one now
+  if (examples[1]) explain();
 });
 for (const tab of ["try", "explore"]) $(`tab-${tab}`).addEventListener("click", () => { location.hash = tab; });
 addEventListener("hashchange", () => open(location.hash === "#explore" && !$("tab-explore").hidden ? "explore" : "try"));

@@ -11,13 +11,14 @@ function make(tag, properties = {}, ...children) {
 }
 
 let schemas = {};
+let models = [];
 const resolve = (schema) => (schema?.$ref ? resolve(schemas[schema.$ref.split("/").pop()]) : schema || {});
 
 function typeOf(given) {
   const schema = resolve(given);
-  if (schema.anyOf) return schema.anyOf.map(typeOf).join(" or ");
+  if (schema.anyOf) return [...new Set(schema.anyOf.map(typeOf))].join(" or ");
   if (schema.type === "array") return `list of ${schema.items ? typeOf(schema.items) : "any"}`;
-  return schema.properties ? schema.title || "object" : schema.type || "any";
+  return schema.properties ? "object" : schema.type || "any";
 }
 
 // Rows of a table: name, type, notes. The fields of objects in lists follow, with dotted names.
@@ -29,19 +30,22 @@ function fieldRows(given, prefix = "") {
       if (field[key] !== undefined) notes.push(`${word} ${field[key]}`);
     }
     const row = make("tr", {}, ...[prefix + name, typeOf(field), notes.filter(Boolean).join("; ")].map((text) => make("td", {}, text)));
-    const inner = resolve(field).type === "array" ? resolve(field).items : field;
-    return [row, ...(resolve(inner).properties ? fieldRows(inner, `${prefix}${name}[].`) : [])];
+    let [inner, path] = [resolve(field), prefix + name];
+    for (; inner.type === "array"; path += "[]") inner = resolve(inner.items);
+    if (inner.anyOf) inner = resolve(inner.anyOf.find((each) => resolve(each).properties)); // the usual one comes first
+    return [row, ...(inner.properties ? fieldRows(inner, `${path}.`) : [])];
   });
 }
 
-function example(given, depth = 0) {
+// model: the name to write where the body needs one.
+function example(given, model, depth = 0) {
   const schema = resolve(given);
   if (schema.examples?.length) return schema.examples[0];
-  if (schema.anyOf) return example(schema.anyOf[0], depth);
-  if (schema.type === "array") return [example(schema.items, depth + 1)];
+  if (schema.anyOf) return example(schema.anyOf[0], model, depth);
+  if (schema.type === "array") return [example(schema.items, model, depth + 1)];
   if (schema.properties && depth < 5) {
     const shown = Object.entries(schema.properties).filter(([name, field]) => (schema.required || []).includes(name) || field.examples);
-    return Object.fromEntries(shown.map(([name, field]) => [name, example(field, depth + 1)]));
+    return Object.fromEntries(shown.map(([name, field]) => [name, name === "model" ? model : example(field, model, depth + 1)]));
   }
   return { string: "text", integer: 0, number: 0, boolean: false }[schema.type] ?? null;
 }
@@ -56,8 +60,10 @@ function operation(path, method, details) {
   const about = details.description || details.summary;
   if (about) box.append(make("p", {}, about));
   if (body) box.append(make("h3", {}, "Body"), table(fieldRows(body)));
-  const area = body && make("textarea", { rows: 6, value: JSON.stringify(example(body), null, 1), ariaLabel: "Body" });
-  const curl = body ? `curl -s ${url} -H 'content-type: application/json' -d ${quoted(JSON.stringify(example(body)))}` : `curl -s ${url}`;
+  const model = (models.find((each) => each.task === path.slice(1)) ?? models.find((each) => each.explains) ?? models[0])?.name;
+  const written = body && JSON.stringify(example(body, model), null, 1);
+  const area = body && make("textarea", { rows: written.split("\n").length + 1, value: written, ariaLabel: "Body" });
+  const curl = body ? `curl -s ${url} -H 'content-type: application/json' -d ${quoted(JSON.stringify(JSON.parse(written)))}` : `curl -s ${url}`;
   box.append(make("pre", { tabIndex: 0 }, curl));
   const send = make("button", { type: "submit" }, "Send");
   const shown = make("pre", { tabIndex: 0, hidden: true });
@@ -76,15 +82,16 @@ function operation(path, method, details) {
   });
   const answers = Object.entries(details.responses || {});
   const success = answers.find(([status]) => status === "200")?.[1]?.content?.["application/json"]?.schema;
-  if (success) box.append(make("h3", {}, "Answer"), table(fieldRows(success)));
+  if (success && resolve(success).properties) box.append(make("h3", {}, "Answer"), table(fieldRows(success)));
   const rows = answers.map(([status, { description }]) => make("tr", {}, make("td", {}, status), make("td", {}, description)));
   box.append(make("details", {}, make("summary", {}, "Status codes"), table(rows)), form, shown);
   return box;
 }
 
-ask("openapi.json").then((api) => {
+Promise.all([ask("openapi.json"), ask("models")]).then(([api, found]) => {
+  models = found;
   schemas = api.components?.schemas || {};
-  const found = Object.entries(api.paths).flatMap(([path, methods]) =>
+  const operations = Object.entries(api.paths).flatMap(([path, methods]) =>
     Object.entries(methods).map(([method, details]) => operation(path, method, details)));
-  $("docs").replaceChildren(...found);
+  $("docs").replaceChildren(...operations);
 }).catch((error) => { $("status").className = "problem"; $("status").textContent = error.message; });

@@ -110,6 +110,6 @@ export const EXAMPLES = {
 };
 
 export const EXPLORED = {
-  en: "The old store beside the river opened again after the new mall had closed.",
-  zh: "河边的老商店在新商场关门以后又重新开业了。",
+  en: "The old church near the river was built after the new road had opened.",
+  zh: "河边的老教堂是在新公路通车以后建成的。",
 };
