@@ -20,9 +20,17 @@ import os
 import sys
 from pathlib import Path
 from debertakit import finetune
+from debertakit.finetuning.trainer import RunTrainer
 from tests import tiny
-model, out, kind = sys.argv[1:]
-options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "gradient_accumulation": 2}
+model, out, kind, parallel, stop = sys.argv[1:]
+save = RunTrainer._save_checkpoint
+def save_and_die(*args):
+    save(*args)
+    os._exit(3)
+if stop and os.environ["RANK"] == "0":
+    RunTrainer._save_checkpoint = save_and_die
+options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "cls_dropout": 0.0}
+options |= {"gradient_accumulation": 2, "parallel": parallel, "resume": Path(f"{out}.part").exists()}
 result = finetune(model, out, task=tiny.task(kind, 27, 8), gradient_checkpointing=True, **options)
 Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
 """
@@ -39,19 +47,28 @@ def losses(run):
     return [json.loads(line)["loss"] for line in (run / "log.jsonl").open()]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["single-label", "tagging", "choice"])
-def test_two_processes_do_what_one_does(kind, model, tmp_path):
-    """27 examples in steps of 8: the last step of an epoch is not full."""
-    script = tmp_path / "process.py"
-    script.write_text(PROCESS.replace('"lr": 5e-3', '"lr": 5e-3, "cls_dropout": 0.0'))
+def in_two_processes(script, *arguments):
+    script.write_text(PROCESS)
     root = Path(__file__).parents[2]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join([str(root), *sys.path])}
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    found = subprocess.run(
-        [*torchrun, str(script), str(model), str(tmp_path / "two"), kind],
+    return subprocess.run(
+        [*torchrun, str(script), *map(str, arguments)],
         capture_output=True, text=True, env=environment, timeout=600, check=False,
     )  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "parallel"), [("single-label", "ddp"), ("tagging", "ddp"), ("choice", "ddp"), ("tagging", "fsdp2")]
+)
+def test_two_processes_do_what_one_does(kind, parallel, model, tmp_path):
+    """27 examples in steps of 8: the last step of an epoch is not full. FSDP2 also stops and resumes."""
+    arguments = (tmp_path / "process.py", model, tmp_path / "two", kind, parallel)
+    if parallel == "fsdp2":
+        assert in_two_processes(*arguments, "stop").returncode != 0
+        assert (tmp_path / "two.part" / "checkpoints" / "checkpoint-4").is_dir()
+    found = in_two_processes(*arguments, "")
     assert found.returncode == 0, found.stderr[-9000:]
     assert found.stderr.count("precision: fp32") == 1  # said once
     task = tiny.task(kind, 27, 8)
@@ -85,7 +102,18 @@ def test_processes_share_every_batch():
     assert last[0] == last[1] == whole[26:]
 
 
-def test_sift_needs_one_process(monkeypatch):
+def test_sift_needs_one_process_and_fsdp2_several(monkeypatch):
+    with pytest.raises(ValueError, match="--parallel fsdp2 needs torchrun"):
+        check_processes(FinetuneOptions(parallel="fsdp2"))
     monkeypatch.setenv("WORLD_SIZE", "2")
+    check_processes(FinetuneOptions(parallel="fsdp2"))
     with pytest.raises(ValueError, match="--sift trains in one process"):
         check_processes(FinetuneOptions(sift=True))
+
+
+def test_fsdp2_refuses_what_it_cannot_do():
+    for options in ({"lora": 2}, {"precision": "fp16"}):
+        with pytest.raises(ValueError, match="use parallel=ddp"):
+            FinetuneOptions(parallel="fsdp2", **options)
+    with pytest.raises(ValueError, match="unknown parallel 'fsdp'"):
+        FinetuneOptions(parallel="fsdp")

@@ -44,6 +44,7 @@ from debertakit.finetuning.runs import (
     world_size,
     writing,
 )
+from debertakit.finetuning.sharded_trainer import ShardedTrainer
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead, training_arguments
 from debertakit.finetuning.verdict import verdict, vocabulary_warning
@@ -171,6 +172,8 @@ def check_processes(options: FinetuneOptions) -> None:
     """Raise if a run cannot be divided among the processes that torchrun started."""
     if world_size() > 1 and options.sift:
         raise ValueError("--sift trains in one process; start it without torchrun")
+    if options.parallel == "fsdp2" and world_size() == 1:
+        raise ValueError("--parallel fsdp2 needs torchrun: torchrun --nproc-per-node N -m debertakit.cli finetune ...")
 
 
 def say(line: str) -> None:
@@ -315,8 +318,13 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
         return {"loss": evaluation.loss, **evaluation.scores}
 
+    sharded = options.parallel == "fsdp2"
+
     def shared_figures() -> dict[str, float]:  # all processes must agree on the best checkpoint
-        return on_main(figures)
+        if not sharded:
+            return on_main(figures)
+        found = figures()  # every process takes part in the forward pass
+        return on_main(lambda: found)
 
     trainer = make_trainer(job, trained, shared_figures, seed, temporary_path(out))
     seconds = trainer.fit(temporary_path(out), total_steps(job))
@@ -324,6 +332,10 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
     overhead = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
     if options.lora is not None:
         evaluator.model = trained.merge_and_unload()
+    if sharded and is_main():
+        best = trainer.state.best_model_checkpoint
+        whole = load_for_training(best, kind, job.encoder.labels, options.cls_dropout)
+        evaluator.model = whole.to(trainer.args.device)
     return on_main(lambda: finish(job, evaluator, seed, out, history, {"seconds": seconds, **overhead}))
 
 
@@ -367,7 +379,8 @@ def make_trainer(
         assert options.sift_lambda is not None
         sift = Sift(options.sift_lambda, options.sift_step, options.sift_init)
     stop = [EarlyStoppingCallback(options.early_stopping)] if options.early_stopping else []
-    return FinetuneTrainer(
+    trainer = ShardedTrainer if options.parallel == "fsdp2" else FinetuneTrainer
+    return trainer(
         network,
         arguments,
         kind,

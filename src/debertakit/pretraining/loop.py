@@ -42,6 +42,7 @@ from debertakit.training import signals
 from debertakit.training.log import Log
 from debertakit.training.optim import clip_gradients, learning_rate, make_optimizer
 from debertakit.training.ranks import naming_lost_ranks
+from debertakit.training.sharding import layers
 
 
 class Diverged(ValueError):
@@ -349,7 +350,7 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Tokenizer, world
             model.gradient_checkpointing_enable()
     wrapped = distributed.wrap_distributed(module, world)
     if config.compile:
-        for layer in distributed.layers(module):
+        for layer in layers(module):
             layer.compile(dynamic=True)  # packed batches differ in length
     optimizer = make_optimizer(module, config.optimizer, fused=not world.sharded)
     _seed(config.seed + 1 + world.rank)  # dropout differs between ranks
