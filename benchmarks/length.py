@@ -3,7 +3,7 @@
     python benchmarks/length.py MODEL... --corpus CORPUS [--length 512] [--tokens 100000]
 
 Every model reads the same texts of up to ``--length`` tokens with the same masks (15 % of the tokens, 80/10/10). Only
-texts of at least half that length count. The columns are quarters of the length.
+texts of at least half that length count. The columns are quarters of the length, then all positions.
 """
 
 import argparse
@@ -27,10 +27,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000)
     options = parser.parse_args()
     corpus = Corpus.open(options.corpus)
-    print(f"{'model':<40}" + "".join(f"{low:>12}-{high}" for low, high in quarters(options.length)))
+    columns = [f"{low}-{high}" for low, high in quarters(options.length)]
+    print(f"{'model':<40}" + "".join(f"{column:>12}" for column in (*columns, "all")))
     for name in options.models:
         losses, counts = losses_by_position(DebertaForMaskedLM.from_pretrained(name).eval(), corpus, options)
-        print(f"{name:<40}" + "".join(f"{loss:>16.3f}" for loss in losses), f"  ({counts.sum():,} tokens)")
+        losses = [*losses, (losses * counts).sum() / counts.sum()]
+        print(f"{name:<40}" + "".join(f"{loss:>12.3f}" for loss in losses), f"  ({counts.sum():,} tokens)")
 
 
 def quarters(length: int) -> list[tuple[int, int]]:

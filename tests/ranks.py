@@ -42,7 +42,14 @@ def _work(environment: dict[str, str], errors: str, work: Callable[..., object],
 
 
 def run_ranks(size: int, work: Callable[..., object], *arguments: Any) -> list[str]:
-    """Call ``work(*arguments)`` in each rank of a job, as torchrun would, and wait. Returns the stderr of each rank.
+    """Call ``work(*arguments)`` in each rank of a job, as torchrun would, and wait. Returns the stderr of each rank."""
+    codes, said = end_of_ranks(size, work, *arguments)
+    assert codes == [0] * size, (codes, *(text[-3000:] for text in said))
+    return said
+
+
+def end_of_ranks(size: int, work: Callable[..., object], *arguments: Any) -> tuple[list[int | None], list[str]]:
+    """``run_ranks`` for a job that may fail. Returns the exit code and the stderr of each rank.
 
     The store is in this process, as it is in torchrun's agent, so no port is chosen before it is used.
     """
@@ -62,5 +69,4 @@ def run_ranks(size: int, work: Callable[..., object], *arguments: Any) -> list[s
         for process in started:
             process.kill()
         said = [file.read_text(encoding="utf-8") if file.exists() else "" for file in errors]
-    assert codes == [0] * size, (codes, *(text[-3000:] for text in said))
-    return said
+    return codes, said

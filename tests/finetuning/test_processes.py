@@ -9,17 +9,31 @@ import pytest
 from debertakit import finetune
 from debertakit.finetuning.job import check_processes
 from debertakit.finetuning.options import FinetuneOptions
+from debertakit.finetuning.trainer import RunTrainer
 from debertakit.tasks.batches import ProcessShare, TrainingOrder
 from tests import tiny
-from tests.ranks import run_ranks
+from tests.ranks import end_of_ranks, run_ranks
 
 
-def train(model, out, kind):
+def train(model, out, kind, parallel):
     """One of two processes."""
-    options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "gradient_accumulation": 2}
-    task = tiny.task(kind, 27, 8)
-    result = finetune(model, out, task=task, gradient_checkpointing=True, cls_dropout=0.0, **options)
+    options = {"epochs": 2, "batch_size": 8, "lr": 5e-3, "precision": "fp32", "cls_dropout": 0.0}
+    options |= {"gradient_accumulation": 2, "parallel": parallel, "resume": Path(f"{out}.part").exists()}
+    result = finetune(model, out, task=tiny.task(kind, 27, 8), gradient_checkpointing=True, **options)
     Path(f"{out}-{os.environ['RANK']}.json").write_text(json.dumps(result.scores))
+
+
+def train_and_die(*arguments):
+    """Like train, but rank 0 ends after its first checkpoint."""
+    save = RunTrainer._save_checkpoint
+
+    def save_and_die(*each):
+        save(*each)
+        os._exit(3)
+
+    if os.environ["RANK"] == "0":
+        RunTrainer._save_checkpoint = save_and_die
+    train(*arguments)
 
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -36,10 +50,16 @@ def losses(run):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["single-label", "tagging", "choice"])
-def test_two_processes_do_what_one_does(kind, model, tmp_path):
-    """27 examples in steps of 8: the last step of an epoch is not full."""
-    said = run_ranks(2, train, model, tmp_path / "two", kind)
+@pytest.mark.parametrize(
+    ("kind", "parallel"), [("single-label", "ddp"), ("tagging", "ddp"), ("choice", "ddp"), ("tagging", "fsdp2")]
+)
+def test_two_processes_do_what_one_does(kind, parallel, model, tmp_path):
+    """27 examples in steps of 8: the last step of an epoch is not full. FSDP2 also stops and resumes."""
+    arguments = (model, tmp_path / "two", kind, parallel)
+    if parallel == "fsdp2":
+        assert 3 in end_of_ranks(2, train_and_die, *arguments)[0]
+        assert (tmp_path / "two.part" / "checkpoints" / "checkpoint-4").is_dir()
+    said = run_ranks(2, train, *arguments)
     assert "".join(said).count("precision: fp32") == 1  # said once
     task = tiny.task(kind, 27, 8)
     one = finetune(model, tmp_path / "one", task=task, gradient_accumulation=2, **OPTIONS)
@@ -72,7 +92,18 @@ def test_processes_share_every_batch():
     assert last[0] == last[1] == whole[26:]
 
 
-def test_sift_needs_one_process(monkeypatch):
+def test_sift_needs_one_process_and_fsdp2_several(monkeypatch):
+    with pytest.raises(ValueError, match="--parallel fsdp2 needs torchrun"):
+        check_processes(FinetuneOptions(parallel="fsdp2"))
     monkeypatch.setenv("WORLD_SIZE", "2")
+    check_processes(FinetuneOptions(parallel="fsdp2"))
     with pytest.raises(ValueError, match="--sift trains in one process"):
         check_processes(FinetuneOptions(sift=True))
+
+
+def test_fsdp2_refuses_what_it_cannot_do():
+    for options in ({"lora": 2}, {"precision": "fp16"}):
+        with pytest.raises(ValueError, match="use parallel=ddp"):
+            FinetuneOptions(parallel="fsdp2", **options)
+    with pytest.raises(ValueError, match="unknown parallel 'fsdp'"):
+        FinetuneOptions(parallel="fsdp")

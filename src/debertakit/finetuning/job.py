@@ -107,6 +107,8 @@ def check_processes(options: FinetuneOptions) -> None:
     """Raise if a run cannot be divided among the processes that torchrun started."""
     if world_size() > 1 and options.sift:
         raise ValueError("--sift trains in one process; start it without torchrun")
+    if options.parallel == "fsdp2" and world_size() == 1:
+        raise ValueError("--parallel fsdp2 needs torchrun: torchrun --nproc-per-node N -m debertakit.cli finetune ...")
 
 
 def say(line: str) -> None:

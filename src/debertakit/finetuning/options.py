@@ -60,6 +60,8 @@ class FinetuneOptions:
     precision: str = "auto"
     """fp32, bf16, fp16 (GPUs without bf16), or auto: bf16 if the hardware supports it, else fp32. Dev scores are always
     computed in fp32."""
+    parallel: str = "ddp"
+    """With torchrun: ddp copies the model to each process; fsdp2 shards weights, gradients and optimiser state."""
 
     def __post_init__(self) -> None:
         _check(
@@ -72,6 +74,10 @@ class FinetuneOptions:
         )
         if not 0 < self.layer_decay <= 1:
             raise ValueError(f"layer_decay is {self.layer_decay}; it must be > 0 and <= 1")
+        if self.parallel not in ("ddp", "fsdp2"):
+            raise ValueError(f"unknown parallel {self.parallel!r}; choose ddp or fsdp2")
+        if self.parallel == "fsdp2" and (self.lora is not None or self.precision == "fp16"):
+            raise ValueError("parallel=fsdp2 does not support lora or precision=fp16; use parallel=ddp")
         if self.lora is not None and self.freeze_encoder:
             raise ValueError("lora already freezes the encoder's own weights; use either lora or freeze_encoder")
         if self.batch_size is not None and self.batch_size % self.gradient_accumulation:

@@ -22,7 +22,17 @@ from debertakit.finetuning.evaluation import Evaluator, write_predictions
 from debertakit.finetuning.job import COLUMNS, Job, open_job
 from debertakit.finetuning.modes import Seeds
 from debertakit.finetuning.parameters import add_lora, freeze_encoder
-from debertakit.finetuning.runs import RunResult, close_run, on_main, open_run, run_seeds, seed_folders, writing
+from debertakit.finetuning.runs import (
+    RunResult,
+    close_run,
+    is_main,
+    on_main,
+    open_run,
+    run_seeds,
+    seed_folders,
+    writing,
+)
+from debertakit.finetuning.sharded_trainer import ShardedTrainer
 from debertakit.finetuning.sift import Sift
 from debertakit.finetuning.trainer import FinetuneTrainer, sift_overhead, training_arguments
 from debertakit.finetuning.verdict import verdict
@@ -78,8 +88,13 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
         evaluation = evaluator(job.splits["dev"], job.dev.rows)
         return {"loss": evaluation.loss, **evaluation.scores}
 
+    sharded = options.parallel == "fsdp2"
+
     def shared_figures() -> dict[str, float]:  # all processes must agree on the best checkpoint
-        return on_main(figures)
+        if not sharded:
+            return on_main(figures)
+        found = figures()  # every process takes part in the forward pass
+        return on_main(lambda: found)
 
     trainer = make_trainer(job, trained, shared_figures, seed, temporary_path(out))
     seconds = trainer.fit(temporary_path(out), total_steps(job))
@@ -87,6 +102,10 @@ def run(job: Job, seed: int, out: Path, resume: bool) -> RunResult:
     overhead = {"sift_overhead": sift_overhead(trainer)} if trainer.sift is not None else {}
     if options.lora is not None:
         evaluator.model = trained.merge_and_unload()
+    if sharded and is_main():
+        best = trainer.state.best_model_checkpoint
+        whole = load_for_training(best, kind, job.encoder.labels, options.cls_dropout)
+        evaluator.model = whole.to(trainer.args.device)
     return on_main(lambda: finish(job, evaluator, seed, out, history, {"seconds": seconds, **overhead}))
 
 
@@ -130,7 +149,8 @@ def make_trainer(
         assert options.sift_lambda is not None
         sift = Sift(options.sift_lambda, options.sift_step, options.sift_init)
     stop = [EarlyStoppingCallback(options.early_stopping)] if options.early_stopping else []
-    return FinetuneTrainer(
+    trainer = ShardedTrainer if options.parallel == "fsdp2" else FinetuneTrainer
+    return trainer(
         network,
         arguments,
         kind,

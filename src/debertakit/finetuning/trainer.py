@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, distributed, nn
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback
@@ -256,7 +257,7 @@ class FiniteGradients(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         gradients = [p.grad for p in kwargs["model"].parameters() if p.grad is not None]
-        if all(bool(gradient.isfinite().all()) for gradient in gradients):
+        if all_finite(gradients):
             self.skipped = 0
             return
         self.skipped += 1
@@ -267,6 +268,17 @@ class FiniteGradients(TrainerCallback):
             )
         for parameter in kwargs["model"].parameters():
             parameter.grad = None
+
+
+def all_finite(gradients: Sequence[Tensor]) -> bool:
+    """Whether all gradients are finite. Under FSDP2, every process looks at its share and hears of the others'."""
+    shares = [each.to_local() if isinstance(each, DTensor) else each for each in gradients]
+    finite = all(bool(share.isfinite().all()) for share in shares)
+    if not any(isinstance(each, DTensor) for each in gradients):
+        return finite
+    everywhere = torch.tensor(float(finite), device=shares[0].device)
+    distributed.all_reduce(everywhere, distributed.ReduceOp.MIN)
+    return bool(everywhere)
 
 
 class LogCallback(TrainerCallback):

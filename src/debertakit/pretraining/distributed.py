@@ -14,14 +14,13 @@ from typing import TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from debertakit.objectives.training_module import TrainingModule
 from debertakit.precision import best_device
 from debertakit.training.ranks import connect
+from debertakit.training.sharding import shard
 
 T = TypeVar("T")
 
@@ -86,24 +85,12 @@ def wrap_distributed(module: TrainingModule, world: World) -> nn.Module:
     """Move the module to its device, and shard it or wrap it with DDP. Returns the module to call."""
     module.to(world.device)
     if world.sharded:
-        mesh = init_device_mesh(world.device.type, (world.size,))
-        # The last layer and the mask decoder's own layers stay in the root group: the mask decoder uses their
-        # parameters without calling them.
-        for model in module.models.values():
-            for layer in layers(model)[: model.config.num_hidden_layers - 1]:
-                fully_shard(layer, mesh=mesh)
-        fully_shard(module, mesh=mesh)
-        return module
+        return shard(module, list(module.models.values()), world.device.type)
     if world.size > 1:
         devices = None if world.device.index is None else [world.device.index]
         unused = not module.trains_all_parameters
         return DistributedDataParallel(module, device_ids=devices, find_unused_parameters=unused)
     return module
-
-
-def layers(module: nn.Module) -> list[nn.Module]:
-    """List the encoder layers of a module, ours and transformers'."""
-    return [layer for layer in module.modules() if isinstance(layer, GradientCheckpointingLayer)]
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from debertakit.text.masking import relative_information
 from debertakit.text.packing import Packing
 from debertakit.text.shards import Corpus
 from debertakit.training.optim import make_optimizer
+from debertakit.training.sharding import layers
 
 
 @dataclass
@@ -79,7 +80,7 @@ def make_run(config: PretrainConfig, corpus: Corpus, tokenizer: Tokenizer, world
             model.gradient_checkpointing_enable()
     wrapped = distributed.wrap_distributed(module, world)
     if config.compile:
-        for layer in distributed.layers(module):
+        for layer in layers(module):
             layer.compile(dynamic=True)  # packed batches differ in length
     optimizer = make_optimizer(module, config.optimizer, fused=not world.sharded)
     _seed(config.seed + 1 + world.rank)  # dropout differs between ranks

@@ -105,6 +105,11 @@ def tiny_input_positions() -> PretrainConfig:
     return with_model(tiny(), "tiny-input-positions", **INPUT_POSITIONS)
 
 
+def tiny_product() -> PretrainConfig:
+    """tiny whose attention is content attention times position attention: the scores are c2c + p2p."""
+    return with_model(tiny(), "tiny-product", pos_att_type=["p2p"])
+
+
 def tiny_absolute() -> PretrainConfig:
     """tiny with only absolute positions, in the input, and no mask decoder: the paper's RoBERTa-ReImp."""
     plain = with_model(tiny(), "tiny-absolute", **ABSOLUTE)
@@ -179,6 +184,7 @@ ABLATIONS = {
     "tiny-no-emd-c2p": tiny_no_emd_c2p,
     "tiny-no-emd-p2c": tiny_no_emd_p2c,
     "tiny-input-positions": tiny_input_positions,
+    "tiny-product": tiny_product,
     "tiny-absolute": tiny_absolute,
     "v1-tiny": v1_tiny,
     "v2-tiny": v2_tiny,
