@@ -6,7 +6,7 @@ They are forked from a server that has torch loaded: processes of their own, wit
 import multiprocessing
 import os
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,15 +41,10 @@ def _work(environment: dict[str, str], errors: str, work: Callable[..., object],
     work(*arguments)
 
 
-def run_ranks(size: int, work: Callable[..., object], *arguments: Any) -> list[str]:
-    """Call ``work(*arguments)`` in each rank of a job, as torchrun would, and wait. Returns the stderr of each rank."""
-    codes, said = end_of_ranks(size, work, *arguments)
-    assert codes == [0] * size, (codes, *(text[-3000:] for text in said))
-    return said
+def run_ranks(size: int, work: Callable[..., object], *arguments: Any, codes: Sequence[int] = ()) -> list[str]:
+    """Call ``work(*arguments)`` in each rank of a job, as torchrun would, and wait. Returns the stderr of each rank.
 
-
-def end_of_ranks(size: int, work: Callable[..., object], *arguments: Any) -> tuple[list[int | None], list[str]]:
-    """``run_ranks`` for a job that may fail. Returns the exit code and the stderr of each rank.
+    ``codes``: the expected exit codes of the ranks. Default: 0 each.
 
     The store is in this process, as it is in torchrun's agent, so no port is chosen before it is used.
     """
@@ -65,8 +60,9 @@ def end_of_ranks(size: int, work: Callable[..., object], *arguments: Any) -> tup
         ]
         for process in started:
             process.join(SECONDS)
-        codes = [process.exitcode for process in started]
+        ended = [process.exitcode for process in started]
         for process in started:
             process.kill()
         said = [file.read_text(encoding="utf-8") if file.exists() else "" for file in errors]
-    return codes, said
+    assert ended == list(codes or [0] * size), (ended, *(text[-3000:] for text in said))
+    return said
