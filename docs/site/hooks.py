@@ -25,6 +25,7 @@ MOVED = {
 }
 """Path in the repository -> page of the site. A page of docs/ keeps its path, without docs/."""
 COPIED = ("LICENSE", "examples/*.py", "examples/*.ipynb")
+ICON = ROOT / "src" / "debertakit" / "serving" / "page" / "icon.svg"
 SCRIPTS = ROOT / "build" / "npm"
 """From npm (see the Makefile): mermaid draws diagrams, iframe-worker makes the search work without a server."""
 
@@ -42,12 +43,13 @@ def collect() -> None:
     pages = [str(path.relative_to(ROOT)) for path in (ROOT / "docs").rglob("*.md")]
     for path in (*pages, *MOVED):
         text = (ROOT / path).read_text(encoding="utf-8")
-        text = re.sub(r"\[([^]]*)\]\(README(\.zh)?\.md\)", r"\1", text)  # the site has a switch of language
+        text = re.sub(r"\s*[^.。\n]*\[[^]]*\]\(README(\.zh)?\.md\)。?", "", text)  # the site has a switch of language
         (COLLECTED / place(path)).write_text(relink(text, path), encoding="utf-8")
     for path in (found for pattern in COPIED for found in ROOT.glob(pattern)):
         target = COLLECTED / path.relative_to(ROOT)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(path, target)
+    shutil.copyfile(ICON, COLLECTED / "site" / "icon.svg")
     for name in ("mermaid.min.js", "iframe-worker.js"):
         if not (SCRIPTS / name).is_file():
             raise PluginError(f"{SCRIPTS / name} is missing: run make docs, which gets it from npm")

@@ -24,18 +24,17 @@ def report() -> list[tuple[str, str]]:
     name, features = cpu_info()
     device = best_device()
     cuda = torch.cuda.is_available()
-    precision = "bf16" if has_native_bf16(device) else "fp32"
     packages = ", ".join(f"{package} {metadata.version(package)}" for package in PACKAGES)
     return [
         ("debertakit", f"{debertakit.__version__} in {Path(debertakit.__file__).parent}"),
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("packages", packages),
         ("CPU", f"{name}, {os.cpu_count()} cores; {', '.join(features) or 'features unknown'}"),
-        ("fused kernel", cpu.reason() or f"{cpu.instruction_set()} (to choose: DEBERTAKIT_KERNEL)"),
+        ("fused kernel", cpu.reason() or f"{cpu.instruction_set()} (DEBERTAKIT_KERNEL)"),
         ("linear layers", choice()),
-        ("threads", f"{torch.get_num_threads()} (to choose: --threads)"),
+        ("threads", f"{torch.get_num_threads()} (--threads)"),
         ("GPU", ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())) if cuda else "none"),
-        ("training in", f"{precision} on {device.type} (to choose: --precision, --device)"),
+        ("training in", f"{'bf16' if has_native_bf16(device) else 'fp32'} on {device.type} (--precision, --device)"),
         ("bundled models", ", ".join(filter(bundled_folder, BUNDLED.values())) or "none: pass --model"),
         ("hub", "can be reached" if hub_answers() else "cannot be reached: use model folders or the cache"),
     ]

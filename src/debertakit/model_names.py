@@ -121,12 +121,12 @@ def _check_folder(folder: Path) -> None:
 
 
 def _similar(folder: Path) -> list[str]:
-    """Folders beside ``folder``, and bundled models, with a similar name, as the user would write them."""
+    """Folders next to ``folder`` with a similar name, as the user would write them."""
     try:
         names = [path.name for path in folder.parent.iterdir() if path.is_dir()]
     except OSError:
         names = []
-    if folder.parent == Path():
+    if folder.parent == Path():  # bundled models have no folder in their name
         names += [name for name in BUNDLED.values() if bundled_folder(name) is not None]
     return [str(folder.parent / name) for name in difflib.get_close_matches(folder.name, names, n=2, cutoff=0.7)]
 
