@@ -1,8 +1,8 @@
 """Disentangled attention and the choice of its backend.
 
 ``reference`` is the readable implementation and the only one that returns probabilities. ``cpu`` is the fused kernel.
-``flex`` is torch's FlexAttention for CUDA. All take the same arguments and agree forward and backward
-(tests/attention).
+``flex`` is torch's FlexAttention for CUDA. ``triton`` has our own kernels for CUDA, used only on request. All take the
+same arguments and agree forward and backward (tests/attention).
 """
 
 import logging
@@ -21,13 +21,14 @@ from debertakit.attention.positions import PositionTables, RelativePositions
 
 __all__ = ["BACKENDS", "Layout", "PositionTables", "RelativePositions", "disentangled_attention", "use_backend"]
 
-BACKENDS = ("auto", "reference", "cpu", "flex")
+BACKENDS = ("auto", "reference", "cpu", "flex", "triton")
 _chosen: ContextVar[str] = ContextVar("debertakit_attention_backend", default="auto")
 
 
 @contextmanager
 def use_backend(name: str) -> Iterator[None]:
-    """Use this attention backend inside the ``with`` block. 'auto' selects the fastest one that supports the call."""
+    """Use this attention backend inside the ``with`` block. 'auto' selects the fastest one that supports the call,
+    but never 'triton'."""
     if name not in BACKENDS:
         raise ValueError(f"unknown attention backend {name!r}; choose from {', '.join(BACKENDS)}")
     token = _chosen.set(name)
@@ -61,6 +62,10 @@ def disentangled_attention(
         from debertakit.attention import flex  # lazy, because it imports torch's compiler
 
         return flex.attend(q, k, v, positions, layout, scale, dropout, seed)
+    if backend == "triton":
+        from debertakit.attention import triton  # lazy, because triton is installed only with torch's CUDA builds
+
+        return triton.attend(q, k, v, positions, layout, scale, dropout, seed)
     return reference.attend(q, k, v, positions, layout, scale, dropout, seed, observe)[0]
 
 
@@ -81,7 +86,7 @@ def _backend_for(q: Tensor, positions: PositionTables | None) -> str:
         if q.device.type == "cpu" and not cpu.available():
             _warn_once(cpu.reason())
         return "reference"
-    if chosen in ("cpu", "flex") and reference_only:
+    if chosen in ("cpu", "flex", "triton") and reference_only:
         raise ValueError(f"the {chosen} backend does not compute {', '.join(reference_only)}")
     if chosen == "cpu" and not cpu.supports(q):
         raise ValueError(f"the cpu backend does not support this call: {cpu.reason() or 'export, or the head size'}")
