@@ -5,7 +5,7 @@ CONSTRAINTS ?= constraints.txt
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: install demo docs test test-fast test-clients test-matrix arm lint bench-faults bench-overload fuzz-api bench-finetune lock audit clean
+.PHONY: install demo docs test test-fast test-clients test-triton test-matrix arm lint bench-faults bench-overload fuzz-api bench-finetune lock audit clean
 
 # Another Python, or another place: make install PYTHON=python3.13 VENV=/tmp/py313
 install: $(STAMP)
@@ -28,6 +28,11 @@ test-clients: $(STAMP)
 	$(BIN)/pytest -n 3 --dist worksteal tests/clients
 	$(BIN)/python -m pip install --quiet --no-deps gliner==0.2.29
 	$(BIN)/pytest tests/clients/test_gliner.py
+
+# The Triton kernels in Triton's interpreter, compared with the reference. triton is 691 MB installed, so it is not part of dev.
+test-triton: $(STAMP)
+	$(BIN)/python -m pip install --quiet --no-deps --target build/triton triton==3.7.1
+	TRITON_INTERPRET=1 PYTHONPATH=build/triton $(BIN)/pytest tests/attention/test_triton.py
 
 # The suite on several Pythons, library versions and CPU settings: make test-matrix ARGS="--only python-3.13"
 test-matrix: $(STAMP)

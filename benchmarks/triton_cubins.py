@@ -31,7 +31,7 @@ FLOATS = {"scale", "keep_scale"}
 def options_for(head_size: int, consecutive: bool, dropout: bool) -> dict:
     return {
         **{"D": head_size, "BD": max(16, triton.next_power_of_2(head_size)), "B": kernels.TILE},
-        **{"CONSECUTIVE": consecutive, "DROPOUT": dropout, "PRECISION": "ieee"},
+        **{"CONSECUTIVE": consecutive, "DROPOUT": dropout, "PRECISION": "tf32x3"},
     }
 
 
@@ -52,7 +52,7 @@ def compiled(kernel, arch: int, dtype: str, head_size: int, consecutive: bool, d
         if signature[name].startswith("*") or name in STRIDES:
             attributes[(n,)] = [["tt.divisibility", 16]]
     source = ASTSource(kernel, signature, {**options, "visible": None}, attributes)
-    flags = {"num_warps": kernels.WARPS, "num_stages": kernels.STAGES}
+    flags = {"num_warps": kernels.warps(head_size, TYPES[dtype]), "num_stages": kernels.STAGES}
     return triton.compile(source, target=GPUTarget("cuda", arch, 32), options=flags)
 
 
@@ -77,8 +77,8 @@ def main() -> None:
     given = parser.parse_args()
     if kernels.INTERPRETED:
         parser.error("unset TRITON_INTERPRET")
-    print(f"triton {triton.__version__}, tiles of {kernels.TILE} queries and keys, {kernels.WARPS} warps")
-    print("| kernel | GPU | type | head size | registers | shared memory | spills |\n|---|---|---|---|---|---|---|")
+    print(f"triton {triton.__version__}, tiles of {kernels.TILE} queries and keys")
+    print("| kernel | GPU | type | head size | warps | registers | shared memory | spills |\n" + "|---" * 8 + "|")
     for head_size in given.head_size or (32, 64, 128):
         for dtype in given.dtype or ("bf16", "fp32"):
             for name in ("forward", "d_queries", "d_keys"):
@@ -87,7 +87,8 @@ def main() -> None:
                     code = compiled(kernel, arch, dtype, head_size, not given.gaps, given.dropout)
                     registers, stack = usage(code.asm["cubin"])
                     shared = f"{code.metadata.shared / 1024:.0f} KB"
-                    row = (name, f"sm_{arch}", dtype, head_size, registers, shared, f"{stack} B")
+                    warps = kernels.warps(head_size, TYPES[dtype])
+                    row = (name, f"sm_{arch}", dtype, head_size, warps, registers, shared, f"{stack} B")
                     print("|", " | ".join(map(str, row)), "|", flush=True)
 
 

@@ -476,7 +476,7 @@ def test_supports_leaves_the_rest_to_the_reference():
     assert not cpu.supports(q.to("meta"))
 
 
-@pytest.mark.parametrize("backend", ["cpu", "flex"])
+@pytest.mark.parametrize("backend", ["cpu", "flex", "triton"])
 def test_fast_backends_leave_other_terms_to_the_reference(backend):
     layout, table = lengths(4), torch.randn(10, 2, 8)
     q = torch.randn(4, 2, 8)

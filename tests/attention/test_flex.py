@@ -1,9 +1,12 @@
-"""FlexAttention's score and mask functions on CPU, where torch runs them unfused and without backward."""
+"""FlexAttention on CPU: its score and mask functions unfused, forward and backward, and compiled, forward only."""
+
+import shutil
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn.attention import flex_attention
 
 from debertakit.attention import flex, reference
 from debertakit.attention.layout import Layout
@@ -41,3 +44,32 @@ def test_it_equals_the_reference(lengths, view, tables, dropout, relative):
     seed = torch.tensor(5)
     expected, _ = with_tables(reference.attend)(*arguments, dropout=dropout, seed=seed)
     torch.testing.assert_close(with_tables(flex.attend)(*arguments, dropout, seed), expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gradients_equal_the_reference(dropout, monkeypatch):
+    """torch 2.13 refuses the backward pass on CPU, but its unfused implementation can compute it."""
+    monkeypatch.setattr(flex_attention, "_validate_device", lambda *tensors: None)
+    layout, relative = Layout.from_lengths(torch.tensor([20, 9])).causal(), RelativePositions(8, 8, 20)
+    inputs = [torch.randn(n, 2, 16, requires_grad=True) for n in (29, 29, 29, 16, 16)]
+    d_out, seed = torch.randn(29, 2, 16), torch.tensor(5)
+    results = []
+    for attend in (flex.attend, lambda *a: reference.attend(*a)[0]):
+        out = with_tables(attend)(*inputs, layout, relative, 0.2, dropout, seed)
+        results.append(torch.autograd.grad(out, inputs, d_out))
+    for ours, expected in zip(*results, strict=True):
+        torch.testing.assert_close(ours, expected, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile on CPU needs g++")
+def test_compiled_on_cpu_equals_the_reference(monkeypatch):
+    """The score and mask functions go through torch's compiler, here to C++. It has no backward there."""
+    monkeypatch.setattr(flex, "flex_attention", flex._compiled())
+    relative = RelativePositions(8, 8, 20)
+    layout = Layout.from_lengths(torch.tensor([20, 9])).causal()
+    inputs = [torch.randn(n, 2, 16) for n in (29, 29, 29, 16, 16)]
+    expected, _ = with_tables(reference.attend)(*inputs, layout, relative, 0.2)
+    torch.testing.assert_close(with_tables(flex.attend)(*inputs, layout, relative, 0.2), expected, atol=2e-5, rtol=1e-4)
+    with pytest.raises(NotImplementedError, match="does not support backward on CPU"):
+        with_tables(flex.attend)(*(x.requires_grad_() for x in inputs), layout, relative, 0.2)

@@ -8,8 +8,9 @@ FlexAttention has no dropout on probabilities. With m_ij the dropout mask, two r
 
     sum_j m_ij p_ij v_j = softmax over the kept keys (with v) * exp(logsumexp over kept - logsumexp over all)
 
-The equations are tested on CPU, where torch runs FlexAttention unfused and forward only. We have not run this file
-on a GPU.
+We have not run this file on a GPU. On CPU, torch 2.13 refuses gradients ("FlexAttention does not support backward on
+CPU"). The tests lift this check: they compare forward and backward of torch's unfused implementation with the
+reference, and the forward pass compiled for CPU.
 """
 
 from collections.abc import Callable

@@ -49,8 +49,13 @@ LOG2E = 1.4426950408889634
 MAX_HEAD_SIZE = 128
 
 
-TILE, WARPS, STAGES = 32, 4, 2
-"""Queries (and keys) of a tile, warps of a program, stages of the pipeline. Tiles of 64 would spill registers."""
+TILE, STAGES = 32, 2
+"""Queries (and keys) of a tile, and stages of the pipeline. Tiles of 64 would spill registers."""
+
+
+def warps(head_size: int, dtype: torch.dtype) -> int:
+    """Return the warps of a program. Fewer would spill more registers (benchmarks/triton_cubins.py)."""
+    return 4 if head_size <= 64 and dtype is not torch.float32 else 8
 
 
 def attend(
@@ -90,6 +95,8 @@ def _check(
         raise ValueError(f"the triton backend takes tensors on a GPU, got {q.device}")
     if q.dtype not in (torch.float32, torch.bfloat16, torch.float16):
         raise TypeError(f"the triton backend takes float32, bfloat16 or float16, got {q.dtype}")
+    if INTERPRETED and q.dtype is torch.bfloat16:  # triton 3.7 multiplies the bit patterns
+        raise TypeError("Triton's interpreter does not multiply bfloat16; use float16 or float32")
     if q.shape[-1] > MAX_HEAD_SIZE:
         raise ValueError(f"the triton backend takes head sizes up to {MAX_HEAD_SIZE}, got {q.shape[-1]}")
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
@@ -196,8 +203,9 @@ def _arguments(
         "B": TILE,
         "CONSECUTIVE": lookup is not None and _consecutive(layout),
         "DROPOUT": dropout > 0.0,
-        "PRECISION": "ieee" if torch.get_float32_matmul_precision() == "highest" else "tf32",
-        "num_warps": WARPS,
+        # Three tf32 products per fp32 product, as exact as fp32 sums. "ieee" would leave the tensor cores unused.
+        "PRECISION": "tf32x3" if torch.get_float32_matmul_precision() == "highest" else "tf32",
+        "num_warps": warps(d, q.dtype),
         "num_stages": STAGES,
     }
     return shared, options
@@ -469,7 +477,7 @@ def _d_scores(
     DROPOUT: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """Recompute probabilities from scores. Returns them after dropout, and the gradient of the scores, both [B, B]."""
-    p = tl.where(valid, tl.exp2(s - lse_t[:, None]), 0.0)
+    p = tl.exp2(tl.where(valid, s - lse_t[:, None], float("-inf")))
     d_p = tl.dot(d_out_t, tl.trans(vt), input_precision=PRECISION)
     mixed = p
     if DROPOUT:
