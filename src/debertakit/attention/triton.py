@@ -45,7 +45,7 @@ except ImportError as error:
         "the triton backend needs triton, which torch's CUDA builds for Linux include; otherwise: pip install triton"
     ) from error
 
-LOG2E = 1.4426950408889634
+LOG2E = tl.constexpr(1.4426950408889634)
 MAX_HEAD_SIZE = 128
 
 
@@ -58,6 +58,7 @@ def warps(head_size: int, dtype: torch.dtype) -> int:
     return 4 if head_size <= 64 and dtype is not torch.float32 else 8
 
 
+@torch.compiler.disable  # torch.compile breaks its graph here
 def attend(
     q: Tensor,  # [total queries, heads, d]; rows and heads may be strided
     k: Tensor,  # [total keys, heads, d]
@@ -452,7 +453,7 @@ def _forward_kernel(
             nearest = tl.load(q_positions + q_start + i0) - tl.load(k_positions + k_start + j0) - (B - 1)
             pj = _positions(k_positions, k_start, j, j0, n_k)
             s = _scores(
-                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * 1.4426950408889634,
+                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * LOG2E,
                 D, BD, B, part != 1, CONSECUTIVE, PRECISION,
             )  # fmt: skip
             s = tl.where(_valid(i, j, n_q, n_k, visible, q_start), s, float("-inf"))
@@ -532,7 +533,7 @@ def _d_queries_kernel(
             nearest = tl.load(q_positions + q_start + i0) - tl.load(k_positions + k_start + j0) - (B - 1)
             pj = _positions(k_positions, k_start, j, j0, n_k)
             s = _scores(
-                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * 1.4426950408889634,
+                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * LOG2E,
                 D, BD, B, part != 1, CONSECUTIVE, PRECISION,
             )  # fmt: skip
             valid = _valid(i, j, n_q, n_k, visible, q_start)
@@ -630,7 +631,7 @@ def _d_keys_kernel(
             nearest = tl.load(q_positions + q_start + i0) - tl.load(k_positions + k_start + j0) - (B - 1)
             pi = _positions(q_positions, q_start, i, i0, n_q)
             s = _scores(
-                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * 1.4426950408889634,
+                qt, kt, nearest, pi, pj, pos_k, pos_q, lookup, reach, table_stride, scale * LOG2E,
                 D, BD, B, part != 1, CONSECUTIVE, PRECISION,
             )  # fmt: skip
             mixed, ds = _d_scores(
