@@ -1,6 +1,6 @@
 """Compare the Triton kernels with the reference: values, and gradients of q, k, v and both position tables.
 
-They run on CPU in Triton's interpreter, about 10 ms per tile: ``make test-triton`` installs triton and runs this file.
+They run on CPU in Triton's interpreter. ``make test-triton`` installs triton and runs this file.
 """
 
 import os
