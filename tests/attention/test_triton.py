@@ -1,6 +1,6 @@
 """Compare the Triton kernels with the reference: values, and gradients of q, k, v and both position tables.
 
-They run on CPU in Triton's interpreter, about 10 ms per tile: ``make test-triton`` installs triton and runs this file.
+They run on CPU in Triton's interpreter. ``make test-triton`` installs triton and runs this file.
 """
 
 import os
@@ -55,9 +55,9 @@ def check(layout: Layout, relative: RelativePositions, heads=1, d=16, dropout=0.
 
 @interpreted
 @pytest.mark.slow
-@settings(max_examples=10)
+@settings(max_examples=8)
 @given(
-    runs=st.lists(st.integers(0, 45), min_size=1, max_size=2).filter(any),
+    runs=st.lists(st.integers(0, 40), min_size=1, max_size=2).filter(any),
     heads=st.integers(1, 2),
     d=st.sampled_from([8, 16, 24]),
     relative=st.sampled_from(RULES),
@@ -102,11 +102,12 @@ def test_near_and_far_tiles(layout):
 @pytest.mark.parametrize(
     ("layout", "relative"),
     [
-        (lambda: lengths(640), V3),
-        (lambda: lengths(600).at_rows(torch.arange(3, 600, 7)), V3),
-        (lambda: lengths(200), RelativePositions(span=40)),
+        (lambda: lengths(600).at_rows(torch.arange(560, 600)), V3),
+        (lambda: lengths(600).at_rows(torch.arange(20)), V3),
+        (lambda: lengths(600).at_rows(torch.arange(3, 600, 25)), V3),
+        (lambda: lengths(110), RelativePositions(span=40)),
     ],
-    ids=["beyond", "rows", "exact"],
+    ids=["last", "first", "rows", "exact"],
 )
 def test_long_texts(layout, relative):
     check(layout(), relative, d=64)
