@@ -19,22 +19,10 @@ from debertakit.attention import (
     reference,
     use_backend,
 )
-from tests.attention.tables import with_tables
+from tests.attention.tables import RULES, V3, lengths, tensors, with_gradients, with_tables
 
 pytestmark = pytest.mark.skipif(not cpu.available(), reason=cpu.reason() or "built")
 
-V3 = RelativePositions(span=256, buckets=256, max_position=512)
-# Small spans, so that short texts reach the last row: exact (v1), log buckets, and buckets steep enough to skip rows.
-# With span 15, the last exact row is also the last of a group of eight.
-RULES = [
-    RelativePositions(span=9),
-    RelativePositions(span=15),
-    RelativePositions(span=40),
-    RelativePositions(span=8, buckets=8, max_position=30),
-    RelativePositions(span=16, buckets=16, max_position=12),
-    RelativePositions(span=8, buckets=8, max_position=30, clamp=False),
-    V3,
-]
 QUIET = settings(max_examples=40)
 ISAS = [name for name in cpu.ISAS if cpu.available() and cpu._library()[0].attention_select(name.encode())][::-1]
 fused, written_out = with_tables(cpu.attend), with_tables(reference.attend)
@@ -48,23 +36,6 @@ def isa(request):
     library.attention_select(request.param.encode())
     yield request.param
     library.attention_select(before.encode())
-
-
-def lengths(*values: int) -> Layout:
-    return Layout.from_lengths(torch.tensor(values, dtype=torch.int32))
-
-
-def tensors(layout: Layout, heads: int, d: int, rows: int, c2p: bool = True, p2c: bool = True) -> list[Tensor | None]:
-    queries, keys = layout.q_positions.shape[0], layout.k_positions.shape[0]
-    shapes = [queries, keys, keys, rows if c2p else None, rows if p2c else None]
-    return [None if n is None else torch.randn(n, heads, d, requires_grad=True) for n in shapes]
-
-
-def with_gradients(attend, inputs: list[Tensor | None], d_out: Tensor) -> dict[str, Tensor]:
-    out = attend(inputs)
-    names = [n for n, t in zip(("q", "k", "v", "pos_k", "pos_q"), inputs, strict=True) if t is not None]
-    grads = torch.autograd.grad(out, [t for t in inputs if t is not None], d_out.to(out.dtype))
-    return {"out": out.detach(), **dict(zip(names, grads, strict=True))}
 
 
 def check(layout: Layout, relative: RelativePositions, heads=2, d=16, dropout=0.0, c2p=True, p2c=True, tolerance=2e-5):

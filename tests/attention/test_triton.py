@@ -21,8 +21,7 @@ from debertakit.attention import (
     reference,
     use_backend,
 )
-from tests.attention.tables import with_tables
-from tests.attention.test_cpu import RULES, V3, lengths, tensors, with_gradients
+from tests.attention.tables import RULES, V3, lengths, tensors, with_gradients, with_tables
 
 interpreted = pytest.mark.skipif(
     find_spec("triton") is None or os.environ.get("TRITON_INTERPRET") != "1",

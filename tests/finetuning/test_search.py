@@ -61,7 +61,7 @@ def test_an_interrupted_search_goes_on_and_its_winner_is_an_ordinary_run(tmp_pat
     monkeypatch.setattr(searching, "run", run)
     with pytest.raises(ValueError, match="already contains a search"):
         search(model, tmp_path / "out", 4, **options)
-    with pytest.raises(ValueError, match="another search, with another trials"):
+    with pytest.raises(ValueError, match="another search, with trials 4 instead of 3"):
         search(model, tmp_path / "out", 3, resume=True, **options)
     result = search(model, tmp_path / "out", 4, resume=True, **options)
     assert "search: 4 x 1 epochs, 2 x 2 epochs; together 4 times the training of one run" in capsys.readouterr().err

@@ -90,7 +90,7 @@ def test_an_interrupted_comparison_continues_to_the_same_numbers(in_process, cor
     assert found["attention"].keys() == {"tiny", "gpt2-tiny", "v3-tiny"}
     assert [round(sum(row), 3) for row in found["attention"]["tiny"]["matrix"]] == [1.0] * 16
     (tmp_path / "whole" / "measures" / "v3-tiny-1.json").unlink()
-    early = run(corpus, tmp_path / "whole", *options, "--report")
+    early = run(corpus, tmp_path / "whole", *options, "--report-only")
     assert early.exit_code == 0, early.output
     assert "not shown" in early.stdout
     page = (tmp_path / "whole" / "report.md").read_text(encoding="utf-8")

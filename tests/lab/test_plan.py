@@ -2,9 +2,9 @@ from dataclasses import replace
 
 import pytest
 
-from debertakit.lab.ablations import ABLATIONS
+from debertakit.lab.ablations import ABLATIONS, OF_FINETUNING
 from debertakit.lab.options import Budget, CompareOptions, parse_budget
-from debertakit.lab.plan import Entry, common_configs, equal_sizes, rates_to_try, with_budget
+from debertakit.lab.plan import Entry, common_configs, equal_sizes, rates_to_try, share_models, with_budget
 from debertakit.pretraining.models import make_models
 from debertakit.pretraining.recipes import recipe
 from tests.models import word_tokenizer
@@ -88,6 +88,7 @@ def test_every_ablation_can_be_built(part, tokenizer):
     entries = [Entry(name, name_of, changes) for name, (name_of, changes) in ABLATIONS[part].items()]
     configs = common_configs(entries, CompareOptions())
     found = equal_sizes(configs, dict.fromkeys(configs, tokenizer), match=False)
-    assert len({str(each.config.model) + str(each.config.rtd) + str(each.config.masking) for each in found}) == len(
-        found
-    )
+    found = share_models(found, entries)
+    different = {str((each.config.model, each.config.rtd, each.config.masking, each.finetuning)) for each in found}
+    assert len(different) == len(found)
+    assert len({each.trained_as or each.recipe for each in found}) == (1 if part in OF_FINETUNING else len(found))

@@ -70,6 +70,9 @@ def test_a_signal_while_the_process_stops_causes_no_traceback(mode, environment,
 
 def test_the_command_that_resumes(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["deberta", "finetune", "--resume", "--out", "run"])
+    monkeypatch.setattr(
+        signals._signals, "resume_option", "--resume"
+    )  # a command run earlier in this process may have changed it
     assert signals.resume_command() == "deberta finetune --out run --resume"
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert signals.resume_command() == "the same torchrun command, with --resume"

@@ -15,7 +15,7 @@ from debertakit.lab.options import CompareOptions, ConvergenceOptions
 from debertakit.text.progress import working
 
 Report = Annotated[
-    bool, typer.Option("--report", help="Train nothing. Report what has finished, also while the comparison runs.")
+    bool, typer.Option("--report-only", help="Train nothing. Report what has finished, also while the comparison runs.")
 ]
 
 
