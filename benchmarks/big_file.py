@@ -58,7 +58,7 @@ def words() -> list[str]:
 def make_model(folder: Path) -> Path:
     text, model = folder / "text.txt", folder / "model"
     text.write_text("\n".join(" ".join(words()[i : i + 20]) for i in range(0, 2000, 20)), encoding="utf-8")
-    tokenizer = train_tokenizer([text], kind="wordpiece", vocab_size=2000)
+    tokenizer = train_tokenizer([text], kind="wordpiece", vocab_size=6000)
     tokenizer.save_pretrained(model)
     torch.manual_seed(0)
     config = preset("deberta-v3-base", vocab_size=len(tokenizer), num_labels=3, **SHAPE)

@@ -7,12 +7,17 @@ import subprocess
 import sys
 import threading
 import time
+from types import SimpleNamespace
 
 import httpx
 import pytest
 
 from debertakit.cli import main
+from debertakit.inference.options import LoadOptions
+from debertakit.serving import server
+from debertakit.serving.access import Access
 from debertakit.serving.addresses import bound
+from debertakit.serving.limits import Limits
 from debertakit.serving.server import parse
 from tests.inference import material
 from tests.inference.material import LABELS
@@ -107,3 +112,14 @@ def test_it_drains_on_sigterm(tmp_path):
         log.close()
         reserved.close()
     assert "the cat" not in (tmp_path / "log").read_text()
+
+
+def test_threads_share_two_heaps_of_glibc(monkeypatch):
+    """With a heap per thread, memory grew for more than ten minutes under load (docs/reliability.md)."""
+    calls = []
+    monkeypatch.setattr(server.ctypes, "CDLL", lambda name: SimpleNamespace(mallopt=lambda *given: calls.append(given)))
+    monkeypatch.setattr(server.sys, "platform", "linux")
+    monkeypatch.setattr(server, "bound", lambda host, port: 1 / 0)  # stop before loading
+    with pytest.raises(ZeroDivisionError):
+        server.serve(["m"], host="127.0.0.1", port=0, loading=LoadOptions(), access=Access(), limits=Limits())
+    assert calls == [(-8, 2)]

@@ -36,7 +36,7 @@ from debertakit.tasks.losses import task_logits
 LOOK_AHEAD = 4096
 """Number of inputs that are sorted by length together, unless they have more than ``CHARACTERS`` characters."""
 CHARACTERS = 4_000_000
-"""Bounds the memory for tokens: about 100 bytes per character, more if every character is a token."""
+"""Bounds the memory for tokens: about 600 bytes per character if every character is a token, so 2.4 GB."""
 
 
 class Network(Protocol):
