@@ -86,7 +86,7 @@ def test_every_contestant_of_the_small_recipe_learns_its_batch():
     torch.manual_seed(0)
     steps = suites.small_steps()
     for step in steps.values():
-        losses, optimiser = step.args
+        losses, optimiser, _ = step.args
         before = losses().item()
         for group in optimiser.param_groups:
             group["lr"] = 1e-3
