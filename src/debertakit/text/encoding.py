@@ -1,7 +1,8 @@
 """Encode texts as tokens with word and entity marks, on all cores.
 
-Plain text uses the tokenizer's own threads, without offsets, because the vocabulary tells where words begin. Chinese
-words and entities are found in Python and need offsets, so they use worker processes, each with its own tokenizer.
+Plain text uses the tokenizer's own threads, without offsets, because the vocabulary tells where words begin. So does
+Chinese text with a byte-level vocabulary. Entities, and Chinese words in other vocabularies, need offsets, which are
+slow to read in Python, so they use worker processes, each with its own tokenizer.
 
 The workers are new Python interpreters that exchange pickles with this process through pipes. Forking could deadlock,
 because numpy, torch and tokenizers have already started threads. The spawn method of `multiprocessing` would import
@@ -202,7 +203,8 @@ def encode_all(
 ) -> Iterator[tuple[T, MarkedTokens]]:
     """Yield each batch with its tokens, in order, while the next batches are being encoded."""
     cores = workers or os.cpu_count() or 1
-    slow = options.language == "zh" or options.entities is not None
+    encoder = CorpusEncoder(options)
+    slow = options.entities is not None or (options.language == "zh" and encoder.pieces is None)
     encode: CorpusEncoder | Workers | RayWorkers
     if engine == "ray":
         encode = RayWorkers(workers, options)
@@ -211,7 +213,7 @@ def encode_all(
     elif slow and cores > 1 and not callable(options.entities):
         pool, encode = ThreadPoolExecutor(cores), Workers(cores, options)
     else:  # two threads: one converts its result to arrays while the tokenizer encodes for the other
-        pool, encode = ThreadPoolExecutor(1 if slow else 2), CorpusEncoder(options)
+        pool, encode = ThreadPoolExecutor(1 if slow else 2), encoder
     waiting: deque[tuple[T, Future[MarkedTokens]]] = deque()
     try:
         for batch in batches:
