@@ -1,6 +1,9 @@
 """Linear layers through oneDNN: same results and gradients, and only where nothing else hooks into the layer."""
 
 import copy
+import os
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -120,3 +123,29 @@ def test_an_unknown_choice_names_those_that_exist(monkeypatch):
     monkeypatch.setenv("DEBERTAKIT_LINEAR", "mkl")
     with pytest.raises(ValueError, match="must be torch or onednn"):
         multiply(torch.randn(2, 256), torch.randn(256, 256), None)
+
+
+VARYING = """
+import torch
+from debertakit.attention.linear import multiply
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * 4 / 1024  # MB
+
+weight = torch.randn(1024, 256)
+for rows in range(1, 700):
+    multiply(torch.randn(rows, 256), weight, None)
+    if rows == 300:
+        before = resident()
+print(resident() - before)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_texts_of_any_length_need_no_more_memory():
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    for name in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+        environment.pop(name, None)
+    found = subprocess.run([sys.executable, "-c", VARYING], env=environment, capture_output=True, text=True, check=True)
+    assert float(found.stdout) < 30

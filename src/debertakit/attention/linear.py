@@ -32,6 +32,11 @@ SMALLEST = 2**16
 """Weights of a product that goes through oneDNN. Below, the overhead of a call counts as much as the product."""
 ZEN_5 = 26
 """CPU family."""
+# torch and oneDNN each keep the compiled products of 1,024 shapes: with texts of any length, half a gigabyte after 300
+# batches. They read these variables at their first product.
+for _cache in ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY"):
+    os.environ.setdefault(_cache, "64")
+
 _DENSE = (Tensor, nn.Parameter)
 _packed: WeakKeyDictionary[nn.Module, tuple[int, Tensor] | None] = WeakKeyDictionary()
 """Layers that no longer change: address of the weight, packed weight. None: not packed yet."""
