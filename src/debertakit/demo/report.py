@@ -54,8 +54,9 @@ def _hero(shown: Shown) -> str:
         f"from scratch on this machine",
         f"的被掩码词由 DeBERTa 猜对，同样大小的 BERT 为 {bert:.1%}；两者都在本机从零训练了 {shown.steps:,} 步",
     )
+    threads = torch.get_num_threads()
     versions = (
-        f"{platform.system()} {platform.machine()}, {torch.get_num_threads()} threads, Python "
+        f"{platform.system()} {platform.machine()}, {threads} thread{'' if threads == 1 else 's'}, Python "
         f"{platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
     )
     return (
