@@ -93,13 +93,8 @@ def attend(
 ) -> Tensor:
     """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``."""
     pos_k = pos_q = lookup = None
-    if positions is not None and positions.terms:
-        if positions.reference_only:
-            raise ValueError(f"the fused kernel does not compute {', '.join(positions.reference_only)}")
-        # The kernel adds one score term for each table that we pass.
-        pos_k = positions.pos_k if "c2p" in positions.terms else None
-        pos_q = positions.pos_q if "p2c" in positions.terms else None
-        lookup = positions.relative.lookup()
+    if positions is not None:
+        pos_k, pos_q, lookup = positions.fused("the fused kernel")
     rows = (layout.q_offsets, layout.k_offsets, layout.q_positions, layout.k_positions, layout.visible)
     if eager(q) and not (torch.is_grad_enabled() and _any_grad(q, k, v, pos_k, pos_q)):
         return _mix((q, k, v), (pos_k, pos_q), None, rows, lookup, scale, dropout, seed)

@@ -128,6 +128,18 @@ class PositionTables:
         """Terms that only the reference computes."""
         return tuple(term for term in self.terms if term not in FUSED_TERMS)
 
+    def fused(
+        self, backend: str, device: torch.device | str = "cpu"
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Return Kr for c2p, Qr for p2c and the lookup vector. A fused backend adds one score term for each table."""
+        if not self.terms:
+            return None, None, None
+        if self.reference_only:
+            raise ValueError(f"{backend} does not compute {', '.join(self.reference_only)}")
+        pos_k = self.pos_k if "c2p" in self.terms else None
+        pos_q = self.pos_q if "p2c" in self.terms else None
+        return pos_k, pos_q, self.relative.lookup(device)
+
 
 @constant_in_graphs
 def _lookup(

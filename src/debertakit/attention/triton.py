@@ -71,12 +71,8 @@ def attend(
 ) -> Tensor:
     """Compute attention outputs [total queries, heads, d]. The equation is at the top of ``reference.py``."""
     pos_k = pos_q = lookup = None
-    if positions is not None and positions.terms:
-        if positions.reference_only:
-            raise ValueError(f"the triton backend does not compute {', '.join(positions.reference_only)}")
-        pos_k = positions.pos_k if "c2p" in positions.terms else None
-        pos_q = positions.pos_q if "p2c" in positions.terms else None
-        lookup = positions.relative.lookup(q.device)
+    if positions is not None:
+        pos_k, pos_q, lookup = positions.fused("the triton backend", q.device)
     _check(q, k, v, pos_k, pos_q, lookup, layout, dropout, seed)
     return _Attention.apply(q, k, v, pos_k, pos_q, lookup, layout, scale, dropout, seed)
 
